@@ -51,7 +51,7 @@ WAYS_OUT: Mapping[str, str] = {
     "has ended, use --unique",
     "limits": _LIMIT,
 }
-"""The notations that an error suggests, where the model names Python objects."""
+"""The notations that an error suggests in place of the Python objects that the model names."""
 
 _ALSO: Mapping[str, tuple[str, ...]] = {"tags": ("--tag",)}
 """Second names of options, by which other commands know them."""

@@ -73,7 +73,7 @@ def encodable(text: str) -> str:
 
 def line(text: str, *, err: bool = False) -> None:
     """Print one line for people."""
-    # Without a file click would write UTF-8 where the encoding is ASCII.
+    # Without a file, click would write UTF-8 even if the encoding is ASCII.
     click.echo(logged(text), file=sys.stderr if err else sys.stdout)
 
 

@@ -119,7 +119,7 @@ def _paint(lines: list[str], foot: list[str]) -> None:
 
 @contextmanager
 def _screen() -> Iterator[Callable[[float], bool]]:
-    """Take over the terminal; yield a function that waits for so many seconds and returns whether to continue.
+    """Take over the terminal; yield a function that waits for N seconds and returns whether to continue.
 
     The terminal is restored however the block ends, also while the command is stopped (Ctrl-Z).
     """

@@ -201,7 +201,7 @@ class NodeReport:
     """The pids of workers by the id of the job that each runs."""
 
     def run_of(self, record: Record) -> UnwrittenRun | None:
-        """Return what it knows about the current run of the job and the store does not; None if nothing."""
+        """Return what it knows about the current run of the job that the store does not know; None if nothing."""
         return self.unwritten.get((str(record.id), record.claims))
 
 

@@ -27,7 +27,7 @@ SYSTEM_FOLDER = Path("/run/taskqueue")
 """The folder that systemd makes for the service of the node (RuntimeDirectory); each instance has one below it."""
 
 VARIABLE = "TASKQUEUE_RUNTIME_DIR"
-"""The variable that names the runtime folder, for nodes and for those who ask them."""
+"""The variable that names the runtime folder, for nodes and for the commands that ask them."""
 
 _CREDENTIALS = struct.Struct("3i")
 _SUFFIX = ".control"

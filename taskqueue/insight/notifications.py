@@ -1,4 +1,4 @@
-"""What each receiver of notifications has been told, as it is stored: plain values and pure functions.
+"""What each receiver of notifications knows, in the form in which it is stored: plain values and pure functions.
 
 A finding is sent when it appears, and again when it has been gone for ``GONE_FOR``: one that comes and goes within
 that time is the same one. A message stays as it is, with its id, until its receiver has taken it.
@@ -108,7 +108,7 @@ class Delivery:
 
     name: str
     known: tuple[str, ...] = ()
-    """The ids of the findings that it was told of, but not yet of their end."""
+    """The ids of the findings that were sent to it and whose end was not."""
     message: Message | None = None
     tries: int = 0
     try_at: int = 0

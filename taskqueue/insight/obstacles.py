@@ -199,7 +199,7 @@ def many(before: int) -> str:
 
 
 def _used_up(store: Store, lease: Lease, queue: str) -> int | None:
-    """Return the bound that the node has for the queue if as many jobs of it run there; else None."""
+    """Return the bound that the node has for the queue if it is reached; None otherwise."""
     bound = queues_of(lease).get(queue)
     if isinstance(bound, int):
         terms = {"status": int(Status.PROCESSING), "queue": queue, "seat": name_of(lease)}

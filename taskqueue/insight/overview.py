@@ -104,7 +104,7 @@ AT_LEAST = 1.0
 """A run must have taken this many seconds up to its last progress for that to predict the rest."""
 
 LATE = 40.0
-"""A job that has waited for fewer seconds is not late: those who are notified hear of a later one within a minute."""
+"""A job that has waited for fewer seconds is not late; notifications report a later one within a minute."""
 
 LONG_UNKNOWN = 600.0
 """For this many seconds a backlog that is worked on is not late if nothing is known of its queue."""
@@ -174,7 +174,7 @@ class UpcomingHour(NamedTuple):
     at: datetime
     scheduled: int
     retried: int
-    """Those that have failed, or whose class could not be loaded."""
+    """The jobs that have failed, or whose class could not be loaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +255,7 @@ class ScheduleTimes(NamedTuple):
     due: Mapping[str, datetime]
     """When each was last due, whether it then started a job or missed that time; unknown if the job was removed."""
     done: Mapping[str, datetime]
-    """When its last job was done; without those whose last job has not been."""
+    """When its last job was done; a schedule whose last job is not DONE is left out."""
 
 
 def schedule_times(schedules: Iterable[NamedSchedule], last_jobs: Iterable[Record]) -> ScheduleTimes:

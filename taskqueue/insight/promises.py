@@ -21,7 +21,7 @@ FEW = 3
 """With fewer late jobs, no error budget counts as used up: one late job of ten is no trend."""
 
 BURNING, MOST_BURNING, BURNED = 14.4, 0.75, 10
-"""A budget burns fast if 14.4 times the share of an hour's jobs that may be late are, or three quarters, and so many.
+"""A budget burns fast if at least ten jobs of the last hour were late: 14.4 times the share that may be, or 75 %.
 
 The alerts have the same bounds. A budget of 30 days then lasts two days, or longer if the promise is below about 0.95.
 """

@@ -78,11 +78,11 @@ class RecentFigures:
         return self._hour_of_yesterday[1]
 
     def day(self, now: datetime) -> Parts:
-        """Return the figures of the hour of this time a day ago, and of those after it, under ``WHOLE``."""
+        """Return the figures of the last day by hour, the hour of this time a day ago included, under ``WHOLE``."""
         return self._day.read(now - DAY, now)
 
     def hours(self, since: datetime, now: datetime) -> Parts:
-        """Return the numbers of the hours from that of ``since`` on, by class, for all queues together."""
+        """Return the numbers of the hours from the one of ``since`` on, by class, for all queues together."""
         return self._hours.read(since, now)
 
     def promises(self, now: datetime) -> Parts:

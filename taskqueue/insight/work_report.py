@@ -61,7 +61,7 @@ class WorkOf(NamedTuple):
         return Compare("job" if self.scope is Scope.CLASS else "queue", Operator.EQ, self.name)
 
     def has(self, queue: str, job: str) -> bool:
-        """Return whether the figures of this queue and class are among those of the report."""
+        """Return whether the report includes the figures of this queue and class."""
         return self.name == (job if self.scope is Scope.CLASS else queue)
 
 

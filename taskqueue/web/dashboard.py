@@ -96,7 +96,7 @@ class Dashboard:
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler of the user for whom the present thread makes a call, elsewhere that of all."""
+        """The scheduler of the user for whom this thread makes a call; in other threads, the one of the dashboard."""
         of_call: Scheduler = getattr(self._of_call, "scheduler", self._scheduler)
         return of_call
 

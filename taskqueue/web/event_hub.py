@@ -30,7 +30,10 @@ from taskqueue.web.viewers import Viewer
 log = logging.getLogger(__name__)
 
 HEARTBEAT = 15.0
-"""Seconds of silence after which a comment is sent: proxies close silent connections, and who logged out is noticed."""
+"""Seconds of silence after which a comment is sent: proxies close silent connections.
+
+The stream of a user who has logged out ends then at the latest.
+"""
 
 CHANGED = "event: changed\ndata: {}\n\n"
 
@@ -356,7 +359,7 @@ class EventHub:
                 cursor, full = None, 0
 
     def _looks(self) -> tuple[Look, int]:
-        """Return how the store is read for those who listen, and how often with as many events as fit until a gap."""
+        """Return how the store is read for the present listeners, and how many full reads in a row lead to a gap."""
         if any(isinstance(listener, Listener) for listener in self._listeners):
             return self._page, LAGS
         if any(isinstance(page, OpenPage) and page.job is not None for page in self._listeners):

@@ -16,7 +16,7 @@ from taskqueue.web.users import User
 
 
 class Masking(SecretKeys):
-    """Masks by the patterns of secret keys and those of the settings."""
+    """Masks by the usual patterns of secret keys, and by patterns of the settings."""
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
         try:

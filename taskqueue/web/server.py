@@ -45,7 +45,7 @@ MOST_CONNECTIONS = 1000
 
 OF_ADDRESS = 4
 LEAST_OF_ADDRESS = 8
-"""One of so many connections may come from one address, but this many always: a browser opens six."""
+"""One address may have one of four connections, and always eight: a browser opens six."""
 
 ACCEPTED_AT_ONCE = 64
 """Connections that the event loop accepts before any of them can be refused."""
@@ -68,7 +68,7 @@ LINES_EVERY = 60.0
 
 
 class Connection(H11Protocol):
-    """A connection that says what its client has left unread, and makes way when there are too many."""
+    """A connection that counts what its client has left unread, and may be closed to make room for another."""
 
     most = MOST_CONNECTIONS
     most_unread = MOST_UNREAD
@@ -264,7 +264,7 @@ class Server(uvicorn.Server):
         self._read_within = read_within
 
     async def on_tick(self, counter: int) -> bool:
-        """Close connections of slow clients; return whether the server is to stop."""
+        """Close connections of slow clients; return whether the server must stop."""
         if counter % LOOK_EVERY == 0:
             now = time.monotonic()
             for connection in list(self.server_state.connections):

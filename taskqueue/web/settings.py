@@ -15,7 +15,7 @@ from taskqueue.web.users import Role
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-"""The host names that are answered without ``hosts``: those of this host alone."""
+"""The host names that are answered if ``hosts`` is empty: the names of this host."""
 
 LONGEST_PATH = 200
 

@@ -91,7 +91,7 @@ class Page:
     path: str
     show: Callable[[View], Answer]
     template: str = ""
-    """Empty where the function returns a response."""
+    """Empty if the function returns a response."""
     title: str = ""
     """The text of its link in the navigation; empty if it has none."""
     method: str = "GET"

@@ -26,7 +26,7 @@ COOKIE = "taskqueue_session"
 CSRF_HEADER = "x-csrf-token"
 CSRF_FIELD = "csrf"
 LOCAL = User(name="local", role=Role.OPERATOR, unmask=True)
-"""Everybody on this host, where the dashboard runs for them alone."""
+"""Everybody on this host, if the dashboard serves only this host."""
 
 SITE = "taskqueue.site"
 """The key in a scope for the viewer whom the site has found, or the ``Problem`` with it; no client can set it."""
@@ -55,7 +55,7 @@ class Viewer:
     proof: str
     """How the user is known: ``token``, ``session``, ``header``, ``site`` or ``local``."""
     csrf: str = ""
-    """The token that a change needs; empty where none does, for no browser sends a bearer token by itself."""
+    """The token that a change needs; empty if none is needed: no browser sends a bearer token by itself."""
 
 
 class Viewers:

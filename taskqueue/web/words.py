@@ -56,7 +56,7 @@ def clock(moment: datetime | None) -> Markup:
 
 
 def minute(moment: datetime) -> Markup:
-    """Return the same without seconds, for the begin of a minute or an hour."""
+    """Return the same without seconds, for the start of a minute or an hour."""
     return _clock(moment, "%H:%M", "minute")
 
 

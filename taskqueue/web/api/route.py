@@ -89,7 +89,7 @@ returns the response."""
 
 
 class ApiRoute:
-    """An operation: its name and meaning are those of the function that does it."""
+    """An operation, named and described by the function that does it."""
 
     is_slow = False
 
@@ -109,7 +109,7 @@ class ApiRoute:
         """Make it for ``request``, such as ``GET /jobs``.
 
         ``statuses`` are added to the statuses that every operation may have; ``created`` says that it answers 201;
-        ``users`` are those who may ask for it, where those are not all for GET and operators for a change.
+        ``users`` says who may request it, if not all users for GET and operators for a change.
         """
         self.method, self.path = request.split()
         self.do = do

@@ -58,4 +58,4 @@ PAGES: Sequence[Page] = (
     Page(path="/schedules/{name}/pause", show=changes.pause_schedule, method="POST"),
     Page(path="/schedules/{name}/resume", show=changes.resume_schedule, method="POST"),
 )
-"""The pages, those of the navigation in its order."""
+"""The pages; the pages of the navigation stand in its order."""

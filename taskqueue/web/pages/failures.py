@@ -97,7 +97,7 @@ def _decided(decisions: Iterable[FailureDecision], judged: Iterable[FailureGroup
 
 
 def address_of(query: Mapping[str, Any] | None) -> str:
-    """Return the filter of the jobs of an error; nothing if they cannot be told from jobs of others."""
+    """Return the filter of the jobs of an error; empty if no query can distinguish them."""
     if query is None:
         return ""
     error = {name: value for name, value in query.items() if name != "job"}
@@ -105,7 +105,7 @@ def address_of(query: Mapping[str, Any] | None) -> str:
 
 
 def _address(group: Failures, ended: JobFilter) -> str:
-    """Return the filter of the jobs of a group; nothing if they cannot be told from jobs of other groups."""
+    """Return the filter of the jobs of a group; empty if no query can distinguish them."""
     if OTHER in (group.job, group.error):
         return ""
     error = json.dumps({"error.type": group.error or None}, ensure_ascii=False)

@@ -120,7 +120,7 @@ def _rows(durations: Durations) -> list[tuple[Bucket, float, float]]:
 
 
 def _error(report: WorkReport, error: ErrorGroup) -> dict[str, Any]:
-    """Return an error with its trend, and the filter of its jobs; empty if these cannot be told from others."""
+    """Return an error with its trend, and the filter of its jobs; empty if no query can distinguish them."""
     at = {part.at: 0 for part in report.parts}
     times = sorted(at)
     for moment, failed in error.numbers.items():
