@@ -81,11 +81,14 @@ def run_again(store: Store, chosen: Sequence[tuple[str, Query]]) -> Question:
     query = And((_any(chosen), FINAL))
     meant: list[Record] = []
     left_out = 0
-    for record in islice(records.matching(store, query), MOST):
-        if copy_of(record) is None:
+    for record in records.matching(store, query):
+        if copy_of(record) is not None:
+            left_out += 1
+        elif len(meant) < MOST:
             meant.append(record)
         else:
-            left_out += 1
+            break
+    number = len(meant) if len(meant) < MOST else store.count(query) - left_out
     if not meant:
         again = f": {count(left_out, 'job')} ran again before" if left_out else ""
         raise NothingToDo(f"no ended job to run again{again}")
@@ -102,8 +105,8 @@ def run_again(store: Store, chosen: Sequence[tuple[str, Query]]) -> Question:
         return f"added {count(copies, 'copy')}{rest}"
 
     return Question(
-        title=f"Run {count(len(meant), 'job')}{_words(chosen)} again, as copies?",
-        sample=_sample(meant[:SAMPLE], len(meant)),
+        title=f"Run {_some(number)}{_words(chosen)} again, as copies?",
+        sample=_sample(meant[:SAMPLE], number),
         act=act,
         takes_reason=False,
     )
