@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -58,7 +58,7 @@ def read(text: str, tz: str, *, has_users: bool = False) -> Crontab:
     """
     reader = _Reader(tz, has_users)
     wrong: list[WrongLine] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         try:
             reader.take(line.strip())
         except InvalidOption as refused:
@@ -151,7 +151,7 @@ class _Reader:
 
     def _of_this_user(self, line: str) -> str:
         user, command = (*line.split(None, 1), "", "")[:2]
-        if command and user != getpass.getuser():
+        if command and user != _own_name():
             raise InvalidOption(
                 f"it runs as user {as_code(user)}, but a node runs commands as its own user: import it as that user, "
                 "into the store of a node of that user"
@@ -175,6 +175,14 @@ class _Reader:
         if self._settings:
             data["env"] = dict(self._settings)
         return data
+
+
+def _own_name() -> str:
+    """Return the name of the user of this process, whatever the environment says; empty in a container without one."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return ""
 
 
 def _unquoted(value: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
+import os
+import pwd
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -109,8 +110,9 @@ def test_a_name_belongs_to_one_line() -> None:
 
 
 @pytest.mark.parametrize("gap", [" ", "\t", "   "])
-def test_lines_of_this_user_are_taken_from_a_file_with_users(gap: str) -> None:
-    user = getpass.getuser()
+def test_lines_of_this_user_are_taken_from_a_file_with_users(gap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "somebody")  # as after `su` without a new login
+    user = pwd.getpwuid(os.getuid()).pw_name
     text = f"0 9 * * *{gap}{user}{gap}run --all\n@daily{gap}somebody{gap}run\n@daily {user}\n"
     found = crontab.read(text, "UTC", has_users=True)
 
@@ -120,6 +122,16 @@ def test_lines_of_this_user_are_taken_from_a_file_with_users(gap: str) -> None:
     first, second = map(str, found.wrong)
     assert first.startswith("line 2: it runs as user 'somebody', but a node runs commands as its own user")
     assert second == "line 3: there is no command after the times"
+
+
+@pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_a_line_ends_with_a_newline_alone_as_for_cron(separator: str) -> None:
+    found = crontab.read(f"# off:{separator}@daily rm -r old\n@hourly echo a{separator}b\r\n", "UTC")
+
+    assert not found.wrong
+    assert {name: entry.get("data") for name, entry in found.entries.items()} == {
+        "echo": {"argv": f"echo a{separator}b", "shell": True}
+    }
 
 
 def test_the_zone_of_the_host_is_read(tmp_path: Path) -> None:
