@@ -85,11 +85,22 @@ def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> i
         discard_output()
         return Exit.OK
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and _is_folder_removed():
+            return _complain(name, "the working folder was removed: change to another folder", Exit.CONFIG)
         if error.errno not in _UNWRITABLE or error.filename is not None:
             raise
         discard_output()
         sentence = f"the output cannot be written ({error.strerror}); the command may have taken effect"
         return _complain(name, sentence, Exit.OUTPUT)
+
+
+def _is_folder_removed() -> bool:
+    """Return whether the working folder was removed, as that of an old release is."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _conceal_arguments() -> None:

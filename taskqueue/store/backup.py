@@ -35,9 +35,11 @@ def back_up(url: str | None, target: Path) -> int:
     place = location(address)
     if not place.path.is_file():
         raise StoreUnavailable(str(place.path), "there is no such file", "name the store with --url")
-    target = target.expanduser().absolute()
     try:
+        target = target.expanduser().absolute()
         str(target).encode()
+    except RuntimeError:  # of expanduser
+        raise ConfigError(f"{target} is in a home folder that nobody has: write an absolute path") from None
     except UnicodeEncodeError:
         raise ConfigError(f"{str(target)!r} is not UTF-8, which SQLite needs: name another file") from None
     unfinished = _begun(target)

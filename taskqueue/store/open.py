@@ -107,7 +107,10 @@ def address_of(url: str | None) -> str:
 
 
 def default_url() -> str:
-    """Return ``TASKQUEUE_URL``, or else the embedded database in the state directory of this user or systemd unit."""
+    """Return ``TASKQUEUE_URL``, or else the embedded database in the state directory of this user or systemd unit.
+
+    Raises ``ConfigError`` if the user has no home folder.
+    """
     return os.environ.get("TASKQUEUE_URL") or f"sqlite://{quote(str(_default_file()))}"
 
 
@@ -116,7 +119,12 @@ def _default_file() -> Path:
     if given:
         return Path(given) / "jobs.db"
     home = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(home) if home.startswith("/") else Path.home() / ".local" / "state") / "taskqueue" / "jobs.db"
+    try:
+        return (Path(home) if home.startswith("/") else Path.home() / ".local" / "state") / "taskqueue" / "jobs.db"
+    except RuntimeError:  # of home
+        raise ConfigError(
+            f"user {os.getuid()} has no home folder for a store: name the store, or set TASKQUEUE_URL or HOME"
+        ) from None
 
 
 def _make_private(folder: Path) -> None:

@@ -66,6 +66,7 @@ def test_a_file_that_exists_is_not_replaced(taskqueue: Taskqueue, tmp_path: Path
         ("mongodb://localhost/jobs", "b.db", Exit.CONFIG, "mongodump"),
         ("nothing.db", "b.db", Exit.STORE, "there is no such file"),
         ("", "nowhere/b.db", Exit.CONFIG, "cannot be written"),
+        ("", "~nobody-has-this-name/b.db", Exit.CONFIG, "is in a home folder that nobody has"),
     ],
 )
 def test_what_cannot_be_backed_up_is_named(
@@ -74,7 +75,7 @@ def test_what_cannot_be_backed_up_is_named(
     taskqueue("add", "shop:Job")
     which = ("--url", address if "://" in address else str(tmp_path / address)) if address else ()
 
-    answer = taskqueue(*which, "backup", str(tmp_path / file))
+    answer = taskqueue(*which, "backup", file if file.startswith("~") else str(tmp_path / file))
 
     assert answer.code == code
     assert complaint in answer.complaint

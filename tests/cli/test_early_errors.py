@@ -28,6 +28,7 @@ from tests.nodes import node as running_node
 from tests.servers import PATIENCE, emptied, with_database
 
 Taskqueue = Callable[..., Answer]
+CHECKOUT = Path(__file__).parent.parent.parent
 ID = "6740a1b2000000000000000f"
 
 READING = (
@@ -242,6 +243,35 @@ def test_a_probe_names_a_wrong_variable(tmp_path: Path) -> None:
 
     assert done.returncode == Exit.CONFIG
     assert "TASKQUEUE_RUNTIME_DIR='run' is not an absolute path" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--url", "jobs.db", "list"], "'jobs.db' is in the working folder, which was removed"),
+        (["schedule", "sync", "shop"], "the working folder was removed: change to another folder"),
+        (["schedule", "import", "crontab"], "the working folder was removed: change to another folder"),
+        (["add", "shop:Job", "--here"], "the working folder was removed: change to another folder"),
+        (["backup", "jobs.db"], "the working folder was removed: change to another folder"),
+    ],
+)
+def test_a_command_in_a_folder_that_was_removed_says_so(tmp_path: Path, arguments: list[str], words: str) -> None:
+    old, store = tmp_path / "old", tmp_path / "jobs.db"
+    old.mkdir()
+    with Scheduler(str(store)) as scheduler:
+        scheduler.add_job("shop:Job")
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'rmdir "$0"; exec "$@"', str(old), sys.executable, "-m", "taskqueue", *arguments],
+        cwd=old,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT), "TASKQUEUE_URL": str(store)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+
+    assert done.returncode == Exit.CONFIG
+    [complaint] = done.stderr.splitlines()
+    assert words in complaint
 
 
 def test_a_node_with_one_connection_says_what_it_lacks(mongo_set: str, tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ def test_the_options_of_an_address_are_read() -> None:
         ('"mongodb://host/jobs"', "begins or ends with a quote"),
         ("/tmp/jobs.db # the jobs", "contains a comment"),
         ("   ", "begins or ends with a space"),
+        ("~nobody-has-this-name/jobs.db", "is in a home folder that nobody has"),
     ],
 )
 def test_a_wrong_address_is_refused_with_what_is_wrong(url: str, named: str) -> None:
@@ -157,6 +158,13 @@ def test_the_default_follows_systemd_and_the_user(environment: None, variables: 
     os.environ.update(variables)
 
     assert default_url() == url
+
+
+def test_a_user_without_a_home_folder_is_told_to_name_the_store(environment: None) -> None:
+    os.environ["HOME"] = "~"  # as if neither a variable nor the password database had one
+
+    with pytest.raises(ConfigError, match="has no home folder for a store: name the store, or set TASKQUEUE_URL"):
+        open_store()
 
 
 def test_a_resolved_address_opens_the_same_store_from_anywhere(environment: None, tmp_path: Path) -> None:

@@ -205,7 +205,12 @@ def _resolved(path: str, url: str) -> Path:
             f"{shown} is not the address of a store: write sqlite:///path?mode=0660, postgresql://host/db, "
             "mongodb://host/db, or a path"
         )
-    return Path(os.path.realpath(Path(path).expanduser()))
+    try:
+        return Path(os.path.realpath(Path(path).expanduser()))
+    except RuntimeError:  # of expanduser
+        raise ConfigError(f"{shown!r} is in a home folder that nobody has: write an absolute path") from None
+    except FileNotFoundError:
+        raise ConfigError(f"{shown!r} is in the working folder, which was removed: write an absolute path") from None
 
 
 def _mode(text: str, url: str) -> int:
