@@ -8,6 +8,8 @@ import ssl
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from email.errors import MessageError
+from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import formatdate
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
@@ -74,7 +76,7 @@ class Mail:
             with closing(self._connected()) as server:
                 if self.user:
                     server.login(self.user, secret(PASSWORD, variables))
-                server.send_message(self.mail_of(message))
+                server.send_message(self.mail_of(message), self.sender, [self.to])
                 with suppress(OSError, smtplib.SMTPException):  # it has accepted the mail, however the connection ends
                     server.quit()
         except smtplib.SMTPRecipientsRefused as refused:
@@ -176,8 +178,13 @@ def mail_of(text: str) -> Mail:
 
 
 def _is_address(text: str) -> bool:
-    name, _, domain = text.rpartition("@")
-    return bool(name and domain) and text.isprintable() and not set(text) & set(" ,;<>\"'")
+    """Return whether the text is one address alone; a mail to another text may go to nobody, or to somebody else."""
+    in_ascii = text.encode("ascii", "replace").decode()
+    try:
+        is_whole = Address(addr_spec=in_ascii).addr_spec == in_ascii
+    except (MessageError, ValueError, IndexError):
+        return False
+    return is_whole and text.isprintable() and not set(text) & set(" ,;<>\"'")
 
 
 def _server(to: str, url: str) -> SplitResult:

@@ -26,6 +26,7 @@ class MailServer:
     port: int = 0
     refusals: list[str] = field(default_factory=list)
     mails: list[EmailMessage] = field(default_factory=list)
+    recipients: list[str] = field(default_factory=list)
     parting: str = "221 Bye"
     users: list[tuple[bytes, bytes]] = field(default_factory=list)
 
@@ -37,6 +38,7 @@ class MailServer:
         mail = message_from_bytes(content, policy=policy.default)
         assert isinstance(mail, EmailMessage)
         self.mails.append(mail)
+        self.recipients += envelope.rcpt_tos
         return "250 taken"
 
     async def handle_QUIT(self, _server: SMTP, _session: Session, _envelope: Envelope) -> str:  # noqa: N802

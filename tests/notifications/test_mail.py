@@ -62,6 +62,13 @@ def test_a_mail_says_what_is_over_and_how_long_it_lasted() -> None:
     assert "0 findings open now" in mail.get_content()
 
 
+def test_the_server_gets_the_address_as_it_was_written() -> None:
+    with mail_server() as got:
+        mail_of(f"mailto:ops@[192.0.2.1]?smtp=smtp://localhost:{got.port}&from=t@example.org").send(MESSAGE, {})
+
+    assert got.recipients == ["ops@[192.0.2.1]"]
+
+
 def test_the_refusal_of_a_server_is_told_in_its_words() -> None:
     with mail_server(["451 greylisted, try again"]) as got:
         with pytest.raises(NotDelivered, match=r"^the mail server answered 451 greylisted, try again$"):
@@ -168,6 +175,10 @@ def test_an_address_alone_means_the_mail_server_of_this_host() -> None:
         ("mailto:ops", "'ops' is not one address"),
         ("mailto:ops@example.org,dev@example.org", "is not one address"),
         ("mailto:ops@example.org?from=ann", "'ann' is not one address"),
+        ("mailto:ops@dev@example.org", "is not one address"),
+        ("mailto:ops:dev@example.org", "is not one address"),  # the address of dev, in the group ops
+        ("mailto:ops@example..org", "is not one address"),
+        ("mailto:ops@example.org(Ann)", "is not one address"),
         ("mailto:ops@example.org?subject=x", "has subject: it takes smtp and from, each once"),
         ("mailto:ops@example.org?from=a@b&from=c@d", "has an option twice"),
         ("mailto:ops@example.org?smtp=smtps://ann:secret@mail", "has a password: set TASKQUEUE_NOTIFY_PASSWORD"),
