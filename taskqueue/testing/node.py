@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import signal
 import socket
@@ -27,12 +28,12 @@ class TestNode:
         self._folder = tempfile.TemporaryDirectory(prefix="taskqueue-node-")
         self.log = Path(self._folder.name) / "node.log"
         """Its log."""
-        address = f"{self._folder.name}/notify"
+        address = f"@taskqueue-test-{secrets.token_hex(16)}"  # not a file, whose path may be too long
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **(variables or {})}
         command = [sys.executable, "-m", "taskqueue.cli.node", "--url", url]
         command += ["--name", "testing", "--grace", "1", *options]
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as statuses, self.log.open("wb") as log:
-            statuses.bind(address)
+            statuses.bind(address.replace("@", "\0"))
             self._process = subprocess.Popen(
                 command,
                 env={**environment, "NOTIFY_SOCKET": address},

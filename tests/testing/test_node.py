@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +29,16 @@ def test_a_node_runs_the_jobs_of_the_test(scheduler: Scheduler, node: TestNode) 
     assert process.attempts[0].pid != node.pid
     assert node.stop() == 0
     assert not node.is_running
+
+
+def test_a_folder_for_temporary_files_may_have_a_long_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_node: Callable[..., TestNode]
+) -> None:
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))  # as TMPDIR does, which Python reads once
+
+    assert start_node().is_running
 
 
 def test_workers_put_results_into_the_data_of_jobs(scheduler: Scheduler, node: TestNode) -> None:
