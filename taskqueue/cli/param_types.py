@@ -20,7 +20,7 @@ _CLOCKS = timedelta(minutes=5)
 
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _COUNTED = re.compile(r"\d+(/\d+)?")
-_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)(?:i?b)?", re.IGNORECASE)
+_SIZE = re.compile(r"(?P<number>\d{1,18}(?:\.\d+)?)\s*(?P<unit>[kmgt]?)(?:i?b)?", re.IGNORECASE)
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 

@@ -126,6 +126,7 @@ def test_a_variable_holds_several_values_with_spaces_between(monkeypatch: pytest
     [
         (["--lease", "soon"], Exit.CONFIG, "--lease: 'soon' is not a duration: write seconds (30) or 500ms, 30s, "),
         (["--lease", "1"], Exit.CONFIG, "--lease 1 is out of range: pass 2 or more"),
+        (["--max-memory", "9" * 400], Exit.CONFIG, "--max-memory: '99999"),
         (["--max-memory", "much"], Exit.CONFIG, "--max-memory: 'much' is not a size: write bytes (1048576), 512K"),
         (["--max-memory", "0%"], Exit.CONFIG, "--max-memory: '0%' is out of range: write a share above 0%"),
         (["--max-memory", "101%"], Exit.CONFIG, "--max-memory: '101%' is out of range: write a share above 0%"),
