@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from taskqueue.errors import ConfigError
+from taskqueue.model.options import value_of
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}"
 """Matches the name of a user."""
@@ -145,12 +146,17 @@ class UsersFile:
 
 
 def account(user: User, password: str | None, tokens: tuple[str, ...] = ()) -> Account:
-    """Return the account of a user. Raises ``ConfigError`` for a name or password that cannot be kept."""
+    """Return the account of a user. Raises ``ConfigError`` for a name, a queue or a password that cannot be kept."""
     if not re.fullmatch(NAME, user.name):
         raise ConfigError(f"user {user.name!r}: a name has 1 to 100 letters, digits and . _ @ + -, no space")
+    for queue in user.queues or ():
+        value_of("queue", queue)
     if password is not None and not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
         raise ConfigError(f"the password has {len(password)} characters: use {SHORTEST_PASSWORD} to {LONGEST_PASSWORD}")
-    return Account(user=user, password=None if password is None else _hasher().hash(password), tokens=tokens)
+    try:
+        return Account(user=user, password=None if password is None else _hasher().hash(password), tokens=tokens)
+    except UnicodeEncodeError:
+        raise ConfigError("the password is not UTF-8, in which browsers send it: set the encoding to UTF-8") from None
 
 
 def with_new_token(account: Account) -> tuple[Account, str]:

@@ -142,6 +142,31 @@ def test_a_password_is_read_from_standard_input(users: str, typed: str, code: Ex
         assert "use 8 to 1000" in done.stderr
 
 
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_a_password_of_another_encoding_is_refused_in_one_line(users: str, locale: str) -> None:
+    command = [sys.executable, "-m", "taskqueue", "web", "user", "add", "ana", "--users", users]
+    typed = "stra\u00dfenbahn\n".encode("latin-1")
+    done = subprocess.run(
+        command, env={**os.environ, "LC_ALL": locale}, input=typed, capture_output=True, timeout=LIMIT
+    )
+
+    assert done.returncode == Exit.CONFIG
+    assert done.stderr.startswith(b"taskqueue: the password is not UTF-8, in which browsers send it")
+    assert done.stderr.count(b"\n") == 1
+    assert not Path(users).exists()
+
+
+@pytest.mark.parametrize("queue", ["", "a\nb"])
+def test_an_operator_has_no_queue_of_a_name_that_no_queue_has(taskqueue: Command, users: str, queue: str) -> None:
+    answer = taskqueue(
+        "web", "user", "add", "ana", "--users", users, "--no-password", "--role", "operator", "--queue", queue
+    )
+
+    assert answer.code == Exit.CONFIG
+    assert answer.complaint.startswith(f"taskqueue: queue={queue!r}: pass ")
+    assert not Path(users).exists()
+
+
 @pytest.mark.parametrize("name", ["", "a b", "-a", "../a", "a\nb", "x" * 101])
 def test_a_name_that_cannot_be_kept_is_refused(taskqueue: Command, users: str, name: str) -> None:
     answer = taskqueue("web", "user", "add", "--users", users, "--no-password", "--", name)
