@@ -84,7 +84,7 @@ WORDS_OF_PARTS: Mapping[str, str] = {word: word for word in PARTS_OF_POSTPONED} 
 
 _WORDS_READ = {shown: word for word, shown in WORDS_OF_PARTS.items()}
 
-_FIELDS = {"node": "seat", "parent": "parent"}
+_FIELDS = {"parent": "parent"}
 """The fields of keys whose values are compared unchanged."""
 
 _CLASS_PATH = re.compile(r"[^:]+:[^:]+")
@@ -394,7 +394,9 @@ def _part(token: Token, now: datetime) -> dict[str, Any] | None:
             return None
         case "tag":
             return _tagged(value)
-        case "node" | "parent":
+        case "node":
+            return {"seat": value, "status": int(Status.PROCESSING)}
+        case "parent":
             return {_FIELDS[key]: value}
         case "cause":
             return {"cause": _cause(value)}

@@ -34,7 +34,7 @@ INITECH = {"$or": [{"tags": "customer:initech"}, {"meta.customer": "initech"}]}
         ("data.to:" + "[" * 5000, {"data.to": {"$in": ["[" * 5000]}}),
         ("data.customer.id:7", {"data.customer.id": {"$in": ["7", 7]}}),
         ("Make", {"$or": [{"job": {"$contains": "Make"}}, {"id_text": "Make"}]}),
-        ("node:web-1", {"seat": "web-1"}),
+        ("node:web-1", {"seat": "web-1", "status": 2}),
         ("cause:unloadable", {"cause": "unloadable"}),
         ("attempts-over:3", {"tries": {"$gt": 3}}),
         ("since:1h", {"status": {"$gt": 2}, "ended_at": {"$gte": NOON - timedelta(hours=1)}}),
