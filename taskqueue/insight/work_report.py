@@ -535,11 +535,13 @@ def named_work(parts: Parts, of: WorkOf, begin: datetime, end: datetime) -> list
 def errors_of(parts: Parts, judged: Iterable[FailureGroup]) -> list[ErrorGroup]:
     """Return the failed attempts of these parts of the time by class and fingerprint, the most frequent first."""
     numbers: dict[tuple[str, str], dict[datetime, int]] = {}
-    for at, part in parts.items():
+    for begin, part in parts.items():
+        at = moment(begin)
         for (_, job), figures in part.items():
-            for name in [name for name in figures if name.startswith("x:")]:
-                of_error = numbers.setdefault((job, name[2:]), {})
-                of_error[moment(at)] = of_error.get(moment(at), 0) + figures[name]
+            for name, number in figures.items():
+                if name[:2] == "x:":
+                    of_error = numbers.setdefault((job, name[2:]), {})
+                    of_error[at] = of_error.get(at, 0) + number
     groups = {(group.job, group.fingerprint): group for group in judged}
     errors = [
         ErrorGroup(job=job, fingerprint=fingerprint, numbers=of_error, judged=groups.get((job, fingerprint)))

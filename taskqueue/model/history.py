@@ -262,10 +262,18 @@ def count_end(
 
 def add_figures(into: Figures, more: Figures) -> None:
     """Add the numbers of ``more``; of the longest times, keep the longer."""
+    if not into:
+        into.update(more)
+        return
     get = into.get
     for name, value in more.items():
-        before = get(name, 0)
-        into[name] = before + value if name not in LONGEST else max(before, value)
+        before = get(name)
+        if before is None:
+            into[name] = value
+        elif name not in LONGEST:
+            into[name] = before + value
+        elif value > before:
+            into[name] = value
 
 
 def gather(into: Parts, at: int, part: Part) -> None:
