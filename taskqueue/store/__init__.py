@@ -200,6 +200,15 @@ class Store(Protocol):
         the order value (a time, a rank, or an id) and id of the last record of the page before.
         """
 
+    def time_after(
+        self, order: str, steps: int, statuses: Sequence[int], after: tuple[object, JobId] | None = None
+    ) -> datetime | None:
+        """Return the time up to which a search must look at more than this many records; None if there are fewer.
+
+        ``order`` and ``after`` are those of ``find``: by ``created_at``, records of any status count, by ``ended_at``
+        those of each of these final ``statuses``. It is read from an index alone.
+        """
+
     def count(self, query: Query, most: int | None = None) -> int:
         """Return how many records match; with ``most``, count no further than that."""
 

@@ -17,6 +17,18 @@ def fields_of(query: Query) -> set[str]:
     return assert_never(query)
 
 
+def compared_fields(query: Query) -> set[str]:
+    """Return the fields whose values the query compares; many records may share whether they have a value at all."""
+    match query:
+        case Compare(operator=Operator.EXISTS):
+            return set()
+        case Compare(field=field):
+            return {field}
+        case And(parts=parts) | Or(parts=parts):
+            return set().union(*map(compared_fields, parts))
+    return assert_never(query)
+
+
 def holds_for(query: Query, queue: str, status: Status) -> bool:
     """Return whether a query that names no other field matches all records of this queue and status."""
     match query:

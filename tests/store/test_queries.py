@@ -495,3 +495,19 @@ def test_no_more_are_counted_than_asked_for(store: Store, query: dict[str, Any])
     store.add([a_record(data='{"to":"a"}') for _ in range(3)])
 
     assert [store.count(parse(query), most) for most in (None, 2, 3, 4)] == [3, 2, 3, 3]
+
+
+def test_a_store_knows_the_time_after_which_many_others_follow(store: Store) -> None:
+    for number in range(6):
+        at = NOON + number * SECOND
+        finished(store, replace(a_record(), created_at=at, ready_at=at).at_rank(), Done(), at)
+    middle = store.find(EVERYTHING, order="created_at", limit=3)[-1]
+
+    for field in ("created_at", "ended_at"):
+        place = getattr(middle, field), middle.id
+        assert store.time_after(f"-{field}", 1, [Status.DONE]) == NOON + 4 * SECOND
+        assert store.time_after(field, 4, [Status.DONE]) == NOON + 4 * SECOND
+        assert store.time_after(field, 6, [Status.DONE]) is None
+        assert store.time_after(f"-{field}", 1, [Status.DONE], place) in (NOON, NOON + SECOND)
+    assert store.time_after("-ended_at", 1, [Status.FAILED]) is None
+    assert store.time_after("-created_at", 1, []) == NOON + 4 * SECOND

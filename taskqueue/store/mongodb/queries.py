@@ -45,7 +45,15 @@ from taskqueue.store.mongodb.indexes import (
     WAITING,
     WAITING_IN_QUEUE,
 )
-from taskqueue.store.query_bounds import bounds_of, fields_of, has_field, holds_for, queue_of, statuses_of
+from taskqueue.store.query_bounds import (
+    bounds_of,
+    compared_fields,
+    fields_of,
+    has_field,
+    holds_for,
+    queue_of,
+    statuses_of,
+)
 
 WALKED = 1_000
 """How many records are walked in order at first."""
@@ -203,18 +211,39 @@ class Queries:
         if after is not None:
             where = {"$and": [where, _behind(name, DESCENDING if is_falling else ASCENDING, *after)]}
         statuses = statuses_of(query)
-        if name == "ended_at" and not fields_of(query) & _SELECTIVE:
+        if name == "ended_at" and not compared_fields(query) & _SELECTIVE:
             documents = self._by_end(statuses, where, is_falling, limit)
             if statuses is not None or len(documents) == limit:  # otherwise a record may have a damaged status
                 return records(documents)
-        if order == "rank" and statuses is not None and not fields_of(query) & _SELECTIVE:
+        if order == "rank" and statuses is not None and not compared_fields(query) & _SELECTIVE:
             return records(self._by_rank(statuses, where, queue_of(query) is not None, limit))
         is_placed = after is None or after[0] is not None
-        if name in ("id", "created_at") and statuses and is_placed and not fields_of(query) & _SELECTIVE:
+        if name in ("id", "created_at") and statuses and is_placed and not compared_fields(query) & _SELECTIVE:
             found_first = OrderedFind(self._connection.collections.jobs, query, statuses, where, (name, is_falling))
             place = None if after is None else after[1:] if name == "id" else after
             return records(found_first.first(limit, place))
         return records(self._sorted(where, name, is_falling, limit))
+
+    def time_after(
+        self, order: str, steps: int, statuses: Sequence[int], after: tuple[object, JobId] | None = None
+    ) -> datetime | None:
+        name, falling = order_of(order)
+        begin: Document = {} if after is None else {name: {"$lte" if falling else "$gte": after[0]}}
+        ranges: list[tuple[str, Document]] = [(CREATED, begin)]
+        if name == "ended_at":
+            ranges = [(OUTCOMES, {"status": int(status), **begin}) for status in statuses]
+        fields = {"_id": False, name: True}
+        times = [
+            found[name]
+            for index, where in ranges
+            for found in self._connection.collections.jobs.find(where, fields)
+            .hint(index)
+            .sort(name, DESCENDING if falling else ASCENDING)
+            .skip(steps)
+            .limit(1)
+            if isinstance(found.get(name), datetime)
+        ]
+        return (max if falling else min)(times, default=None)
 
     def count(self, query: Query, most: int | None = None) -> int:
         if fields_of(query) <= {"queue", "status"}:

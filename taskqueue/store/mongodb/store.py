@@ -113,6 +113,7 @@ class MongoStore:
     find = _part("_queries", Queries.find)
     count = _part("_queries", Queries.count)
     tally = indexed(_part("_queries", Queries.tally))
+    time_after = indexed(_part("_queries", Queries.time_after))
     waiting_since = indexed(_part("_queries", Queries.waiting_since))
     waiting_lanes = indexed(_part("_queries", Queries.waiting_lanes))
     history = indexed(_part("_history", History.read, is_flushed=True))

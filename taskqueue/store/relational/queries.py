@@ -11,9 +11,17 @@ from typing import Any
 from taskqueue.model.ids import WORKFLOW, JobId
 from taskqueue.model.query import And, Compare, Operator, Query
 from taskqueue.model.record import Record, Status
-from taskqueue.model.timestamps import milliseconds
+from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.arguments import order_of
-from taskqueue.store.query_bounds import bounds_of, fields_of, has_field, holds_for, queue_of, statuses_of
+from taskqueue.store.query_bounds import (
+    bounds_of,
+    compared_fields,
+    fields_of,
+    has_field,
+    holds_for,
+    queue_of,
+    statuses_of,
+)
 from taskqueue.store.relational.columns import COLUMNS, in_json
 from taskqueue.store.relational.counts import FORCED, one_state, tally, waiting_queues
 from taskqueue.store.relational.engine import Database
@@ -89,7 +97,7 @@ def _find(database: Database, query: Query, order: str, limit: int, after: tuple
         rows = _rows(query, statuses)
         if _are_few(database, rows):
             return _found(database, _only(rows), condition, order, limit)
-        if column in _INDEXES and not fields_of(query) & _SELECTIVE:
+        if column in _INDEXES and not compared_fields(query) & _SELECTIVE:
             return _in_order(database, query, statuses, (where, values), order, limit, (following, more))
     return _found(database, "jobs", condition, order, limit)
 
@@ -118,7 +126,8 @@ def _in_order(
     column, falling = order_of(order)
     where, values = condition
     source = f"jobs INDEXED BY {_INDEXES[column]}"
-    edges = f"SELECT {column}, id FROM {source} WHERE {{}} ORDER BY {_ordered(order)} LIMIT 1 OFFSET {{}}"
+    within = _added(query) if column == "created_at" else "TRUE"
+    edges = f"SELECT {column}, id FROM {source} WHERE {{}} AND {within} ORDER BY {_ordered(order)} LIMIT 1 OFFSET {{}}"
     begin, begins = following
     records: list[Record] = []
     step, walked, most = WALKED, 0, WALKED
@@ -213,6 +222,29 @@ def _found(database: Database, source: str, condition: Condition, order: str, li
     return records_of(database.execute(select, (*values, limit)))
 
 
+def time_after(
+    database: Database, order: str, steps: int, statuses: Sequence[int], after: tuple[object, JobId] | None = None
+) -> datetime | None:
+    """Return the time up to which a search must look at more than this many records; None if there are fewer."""
+    column, falling = order_of(order)
+    begin, begins = ("TRUE", []) if after is None else _following(column, falling, after)
+    sources = (
+        [f"jobs INDEXED BY {_INDEXES[column]} WHERE TRUE"]
+        if column in _INDEXES
+        else [f"jobs WHERE {_STATUS[status]}" for status in statuses]
+    )
+    direction = "DESC" if falling else "ASC"
+    places = (
+        database.execute(
+            f"SELECT {column} FROM {source} AND {begin} ORDER BY {column} {direction} LIMIT 1 OFFSET {int(steps)}",
+            begins,
+        ).fetchone()
+        for source in sources
+    )
+    times = [row[0] for row in places if row is not None and isinstance(row[0], int)]
+    return moment((max if falling else min)(times)) if times else None
+
+
 def count(database: Database, query: Query, most: int | None = None) -> int:
     """Return how many records match, ``most`` at most, from the tally if only queue and status matter."""
     if fields_of(query) <= {"queue", "status"}:
@@ -243,7 +275,7 @@ def _counted_among(database: Database, query: Query) -> tuple[str, str]:
     rows = None if statuses is None else _rows(query, statuses)
     if rows is not None and (earliest is None or _are_few(database, rows)):
         return _only(rows), "TRUE"
-    if earliest is None or fields & _SELECTIVE:
+    if earliest is None or compared_fields(query) & _SELECTIVE:
         return "jobs", "TRUE"
     return f"jobs INDEXED BY {_INDEXES['created_at']}", _added(query)
 

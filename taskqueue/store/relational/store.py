@@ -108,6 +108,7 @@ class RelationalStore:
     find = _reads(queries.find)
     count = _reads(queries.count)
     tally = _reads(counts.tally)
+    time_after = _reads(queries.time_after)
     waiting_since = _reads(counts.waiting_since)
     waiting_lanes = _reads(limits.waiting_lanes)
     present = _reads(counts.present)

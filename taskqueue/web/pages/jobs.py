@@ -21,6 +21,7 @@ from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.model.wording import count
 from taskqueue.scheduler.process import Process
+from taskqueue.scheduler.search import LOOKS_AT, Search, search
 from taskqueue.web.rendering import JsonResponse
 from taskqueue.web.view import View, moment, see_other
 from taskqueue.web.words import WORDS
@@ -79,7 +80,7 @@ class Row:
 
 def jobs(view: View) -> Any:
     """Return a page of the list, or the job whose id was written into the filter."""
-    job_filter, problem, new = JobFilter(), "", 0
+    job_filter, problem, new, found = JobFilter(), "", 0, Search([])
     processes: list[Process] = []
     order, usual = view.query.get("order", USUAL_ORDERS[0]), USUAL_ORDERS[0]
     try:
@@ -88,7 +89,8 @@ def jobs(view: View) -> Any:
             return see_other(view, address)
         usual = USUAL_ORDERS[all(status.is_final for status in job_filter.statuses())]
         order = view.query.get("order", usual)
-        processes, new = _search(view, job_filter, order)
+        found, new = _search(view, job_filter, order)
+        processes = found.processes
     except InvalidQuery as error:
         problem = str(error)
     stats = view.overviews.numbers() if view.is_fragment else view.scheduler.stats()  # updates share the answer
@@ -111,6 +113,9 @@ def jobs(view: View) -> Any:
         "tabs": [] if problem else _tabs(job_filter, stats, _parts(view, job_filter)),
         "first": job_filter.address(**more),
         "next": job_filter.address(**more, after=str(processes[PAGE - 1].id)) if len(processes) > PAGE else "",
+        "further": job_filter.address(**more, after=str(found.last.id)) if found.last is not None else "",
+        "looked_to": found.last and getattr(found.last, order.removeprefix("-")),
+        "looks_at": LOOKS_AT,
         "is_first": "after" not in view.query,
         "live": job_filter.address(**more, **by, **place, until=_anchor(processes, order, view)),
         "may_act": view.may_act,
@@ -189,7 +194,7 @@ def _unknown(view: View, job_filter: JobFilter, stats: Mapping[str, Any]) -> lis
     return [
         sentence
         for token, sentence in names.unknown(job_filter)
-        if not view.scheduler.find_jobs(JobFilter((token,)).query(view.overviews.now()), limit=1)
+        if not search(view.scheduler, JobFilter((token,)).query(view.overviews.now()), "-created_at", 1).processes
     ]
 
 
@@ -245,15 +250,15 @@ def suggestions(view: View) -> Response:
     )
 
 
-def _search(view: View, job_filter: JobFilter, order: str) -> tuple[list[Process], int]:
+def _search(view: View, job_filter: JobFilter, order: str) -> tuple[Search, int]:
     """Return a page and one job more, and how many newer jobs there are than the updated page shows, up to a page."""
     query = _query(view, job_filter, order)
     until = moment("until", view.query["until"]) if view.query.get("until") else None
-    processes = _found(view, query, order, until)
+    found = _found(view, job_filter, query, order, until)
     if until is None or not view.is_fragment or order not in ANCHORED or "after" in view.query:
-        return processes, 0
+        return found, 0
     later = {"$and": [query, {order[1:]: {"$gt": until}}]}
-    return processes, len(view.scheduler.find_jobs(later, order=order, limit=PAGE + 1))
+    return found, len(view.scheduler.find_jobs(later, order=order, limit=PAGE + 1))
 
 
 def _announced(new: int) -> str:
@@ -276,15 +281,24 @@ def _query(view: View, job_filter: JobFilter, order: str) -> dict[str, Any]:
     return {"$and": [query, {"status": {"$lte": int(last)}}]}
 
 
-def _found(view: View, query: dict[str, Any], order: str, until: datetime | None) -> list[Process]:
-    """Return a page and one job more; where a page is updated, no job that came later than those it shows."""
+def _found(view: View, job_filter: JobFilter, query: dict[str, Any], order: str, until: datetime | None) -> Search:
+    """Return a page and one job more; where a page is updated, no job that came later than those it shows.
+
+    Words that no index has are looked for among a bounded number of jobs.
+    """
     after = None
     if view.query.get("after"):
         with suppress(JobNotFound):  # the job was pruned: show the first page
             after = view.scheduler.get_job(view.query["after"])
     if until is not None and order in ANCHORED:
         query = {"$and": [query, {order[1:]: {"$lte": until}}]}
-    return view.scheduler.find_jobs(query, order=order, limit=PAGE + 1, after=after)
+    if _INDEXED.issuperset(token.key for token in job_filter.tokens):
+        return Search(view.scheduler.find_jobs(query, order=order, limit=PAGE + 1, after=after))
+    return search(view.scheduler, query, order, PAGE + 1, after, sorted(job_filter.statuses()))
+
+
+_INDEXED = frozenset(("status", "queue", "id", "parent", "node", "workflow", "since", "before", "late"))
+"""The words of a filter whose jobs are found through indexes."""
 
 
 def _anchor(processes: list[Process], order: str, view: View) -> str:
