@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -324,8 +325,11 @@ class RowCounts(ABC):
             self.recount(execute)
             return []
         new = self._after(execute, last)
+        by_queue: Counter[str] = Counter()
         for added in new:
-            execute(ADD_TO_TALLY, (added.queue, ALL, added.records))
+            by_queue[added.queue] += added.records
+        for queue, records in by_queue.items():
+            execute(ADD_TO_TALLY, (queue, ALL, records))
         self.note_last(execute)
         return new
 
