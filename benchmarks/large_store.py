@@ -15,9 +15,11 @@ from datetime import datetime, timedelta
 from benchmarks.store_costs import HOLDER, LEASE, claimed, records
 from taskqueue.errors import StoreUnavailable
 from taskqueue.model.history import Step, ended_part
+from taskqueue.model.ids import WORKFLOW, WORKFLOW_TAG, JobId
 from taskqueue.model.lifecycle.outcomes import Done, Failed, Run
+from taskqueue.model.lifecycle.pending import behind
 from taskqueue.model.lifecycle.settle import ended
-from taskqueue.model.record import Cause, Failure, Record, Status
+from taskqueue.model.record import Cause, Dependency, Failure, Record, Status
 from taskqueue.model.schedules import Every
 from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.model.timestamps import milliseconds
@@ -32,6 +34,8 @@ TAGS = tuple(f"customer-{number}" for number in range(200))
 RUNNING = 100
 POSTPONED = 0.2
 """The share of pending jobs that are due later."""
+MEMBERS = 5
+"""The jobs of a workflow; one of ten jobs is a member of one."""
 
 SCHEDULES = 30
 SCHEDULE = "every-hour-0"
@@ -44,13 +48,14 @@ def fill(store: Store, number_ended: int, number_waiting: int) -> None:
     done = 0
     for batch in records(store, number_ended):
         at = now - PERIOD * (1 - (done + len(batch)) / number_ended) ** 3
-        _end(store, [_one(record, at) for record in batch], at)
+        _end(store, _in_workflows([_one(record, at) for record in batch]), at)
         done += len(batch)
     postponed = int(number_waiting * POSTPONED)
     for batch in records(store, postponed, timedelta(days=1)):
         store.add([replace(_one(record, now), cause=Cause.RETRY, ready_at=record.ready_at) for record in batch])
     for batch in records(store, number_waiting - postponed):
-        store.add([_one(record, now) for record in batch])
+        new = _in_workflows([_one(record, now) for record in batch])
+        store.add([*_dependants(new), *new])
     claimed(store, RUNNING)
     _schedule(store, now)
     while True:  # each call counts a part
@@ -69,6 +74,24 @@ def _one(record: Record, at: datetime) -> Record:
         created_at=at - timedelta(seconds=random.random()),
         data='{"to": "ann@example.org", "number": 17}',
     ).at_rank()
+
+
+def _in_workflows(new: Sequence[Record]) -> list[Record]:
+    """Return the records, the first tenth of them as members of workflows."""
+    members = len(new) // 10
+    firsts = [str(new[number - number % MEMBERS].id) for number in range(members)]
+    grouped = [
+        replace(record, tags=(*record.tags, f"{WORKFLOW_TAG}{first}"), given={**record.given, WORKFLOW: first})
+        for record, first in zip(new, firsts, strict=False)
+    ]
+    return [*grouped, *new[members:]]
+
+
+def _dependants(new: Sequence[Record]) -> Iterator[Record]:
+    """Yield a member of each of the workflows that waits for the first one."""
+    for record in new[: len(new) // 10 : MEMBERS]:
+        awaited = Dependency(id=record.id)
+        yield behind(replace(record, id=JobId(), depends_on=(awaited,)), record.id)
 
 
 def _end(store: Store, new: Sequence[Record], at: datetime) -> None:
