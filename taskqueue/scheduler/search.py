@@ -10,7 +10,7 @@ from taskqueue.model.record import Status
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.scheduler import Scheduler
 
-LOOKS_AT = 10_000
+LOOKS_AT = 5_000
 """How many jobs a page looks at, of each status if it is in the order of ends: a few hundredths of a second."""
 
 
