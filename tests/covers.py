@@ -230,7 +230,7 @@ COVERS: Mapping[str, str] = {
     "web/test_browser.py": (
         "web/overviews web/pages/audit web/pages/work web/pages/bulk web/pages/changes "
         "web/pages/failures web/pages/job web/pages/job_forms web/pages/jobs web/pages/nodes web/pages/queues "
-        "web/pages/schedules"
+        "web/pages/schedules web/pages/schedule_form"
     ),
     "web/test_api.py": "web/api_routes web/api/jobs web/api/operations",
     "web/test_openapi.py": "web/api/__init__ web/api/route web/api/schemas",

@@ -13,14 +13,14 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime
 from typing import Any
 
-from taskqueue.errors import InvalidOption, JobNotFound, WrongStatus
+from taskqueue.errors import InvalidOption, JobNotFound, ScheduleNotFound, WrongStatus
 from taskqueue.model.controls import Kind
 from taskqueue.model.ids import JobId, id_of_text
 from taskqueue.model.options import value_of
 from taskqueue.model.record import OnFailure, Record, Status
 from taskqueue.model.serializer import decode
 from taskqueue.model.wording import nearest
-from taskqueue.scheduler import bulk_actions, workflows
+from taskqueue.scheduler import bulk_actions, schedules, workflows
 from taskqueue.scheduler.audit_trail import acting, shown_query
 from taskqueue.scheduler.bulk_actions import BulkActionState, Plan
 from taskqueue.scheduler.changes import SAME_DATA, WAITS_AGAIN, after_update, is_data_of, typed_data
@@ -37,7 +37,7 @@ from taskqueue.web.viewers import Viewer
 log = logging.getLogger(__name__)
 
 SAMPLE = 5
-"""How many of all matching jobs are shown."""
+"""How many of all matching jobs, and of the next times of a schedule, are shown."""
 
 MOST_AT_ONCE = 1000
 """How many postponed jobs are started, or given up, together."""
@@ -136,6 +136,11 @@ class Actions:
         if "data" in given:
             given["data"] = self._data(process, given["data"])
         return process, given
+
+    @property
+    def addable(self) -> list[str]:
+        """Return the classes whose jobs may be added here, by name."""
+        return sorted(self._settings.addable)
 
     def may_add(self, job: str) -> bool:
         """Return whether jobs of this class, or with data of the user's own, may be added here."""
@@ -245,6 +250,27 @@ class Actions:
         with self._acting("limit", name, limit=limit, reason=reason):
             self._scheduler.set_limit(name, limit, reason, by=self._viewer.user.name)
 
+    def define_schedule(self, name: str, job: str, data: Any, options: Mapping[str, Any]) -> Schedule:
+        """Define a schedule of an allowed class, or redefine the one of this name."""
+        value = self._data_of_schedule(name, job, data, options)
+        with self._acting("schedule", name, job=job):
+            return self._scheduler.schedule(name, job, value, **options)
+
+    def preview_schedule(
+        self, name: str, job: str, data: Any, options: Mapping[str, Any], now: datetime
+    ) -> list[datetime]:
+        """Return the next times of the schedule that ``define_schedule`` would define; raise as it does."""
+        value = self._data_of_schedule(name, job, data, options)
+        plan = schedules.plan_of(name, job, value, options, {}, now)
+        schedules.check_end(plan, now)
+        return schedules.preview(plan, SAMPLE, now)
+
+    def remove_schedule(self, name: str) -> None:
+        """Remove a schedule; jobs that it has started stay."""
+        schedule = self._schedule(name)
+        with self._acting("remove schedule", name):
+            schedule.remove()
+
     def trigger_schedule(self, name: str) -> Process:
         """Start a job of a schedule now, and return the job."""
         schedule = self._schedule(name)
@@ -285,6 +311,17 @@ class Actions:
         """
         self.check_class(process.job)
         return typed_data(process.job, self._masking.restored(value, decode(process.snapshot.data)))
+
+    def _data_of_schedule(self, name: str, job: str, data: Any, options: Mapping[str, Any]) -> Any:
+        """Return the data of the jobs of a schedule that the user may define, with the values for masks."""
+        self._check(options.get("queue"))
+        old: Any = None
+        with suppress(ScheduleNotFound):
+            template = self._scheduler.get_schedule(name).snapshot.template
+            self._check(template.queue)
+            old = decode(template.data) if template.job == job else None
+        self.check_class(job)
+        return typed_data(job, self._masking.restored(data, old))
 
     def _schedule(self, name: str) -> Schedule:
         self._check_role()
@@ -340,7 +377,7 @@ class Actions:
     def check_class(self, job: str) -> None:
         """Refuse jobs of a class that may not be added here."""
         if not self.may_add(job):
-            allowed = ", ".join(sorted(self._settings.addable)) or "none"
+            allowed = ", ".join(self.addable) or "none"
             says = f"jobs of {job} may not be added here: allowed are {allowed}; start it with --addable {job}"
             raise Problem("class-not-allowed", says)
 

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from taskqueue import Scheduler
 from taskqueue.model.record import Holder
+from taskqueue.model.schedules.schedule import definition
 from taskqueue.model.timestamps import MILLISECOND, whole
 from taskqueue.scheduler.connection import StoreOpener
 from taskqueue.store import ClaimRequest
@@ -23,7 +24,7 @@ from taskqueue.web import app
 from taskqueue.web.overviews import Overviews
 from tests.nodes import LIMIT
 from tests.web import jobs
-from tests.web.conftest import HOST, PASSWORD, MakeBrowser, log_in
+from tests.web.conftest import HOST, PASSWORD, MakeBrowser, csrf_of, log_in
 
 both = pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
 
@@ -357,3 +358,79 @@ def test_data_of_a_class_that_may_not_be_added_are_not_changed(scheduler: Schedu
     assert "--addable tests.web.jobs:Mail" in client.get(f"/jobs/{process.id}/change").text
     assert "start it with --addable" in change(client, process.id, data='{"to": "bob"}', confirm="yes")
     assert process.refresh().data == {"to": "ann"}
+
+
+@pytest.fixture
+def operator(people: tuple[Path, dict[str, str]], browser: MakeBrowser) -> TestClient:
+    """Return the browser of an operator who may define schedules of the test's classes."""
+    client = browser(users=people[0], hosts=[HOST], addable=jobs.ADDABLE)
+    log_in(client)
+    return client
+
+
+def saved(browser: TestClient, name: str, /, **given: str) -> str:
+    """Return the page that answers the form of a schedule, or the address that it leads to."""
+    page = browser.get("/define-schedule", params={"name": name}).text
+    shown = dict(re.findall(r'name="(csrf|was|seen)" value="([^"]*)"', page))
+    answer = browser.post("/define-schedule", data={**shown, **given})
+    return answer.headers.get("location", html.unescape(answer.text))
+
+
+def test_a_changed_schedule_keeps_what_the_form_does_not_show(scheduler: Scheduler, operator: TestClient) -> None:
+    kept: Any = {"timeout": "5m", "limits": "2 name=api", "retry": 3, "retry_on": ["ValueError"], "expires": "+1 hour"}
+    scheduler.schedule("nightly", jobs.Mail, cron="0 2 * * *", grace=90, max_runs=7, **kept)
+
+    assert saved(operator, "nightly", every="2h", cron="", tz="", confirm="yes").endswith("done=schedule-defined")
+    scheduler.schedule("other", jobs.Mail, every="2h", grace=90, max_runs=7, queue="mail", priority=0, **kept)
+
+    schedule, other = (scheduler.get_schedule(name).snapshot for name in ("nightly", "other"))
+    assert definition(schedule) == definition(other)
+
+
+def test_a_schedule_that_somebody_has_changed_is_not_overwritten(scheduler: Scheduler, operator: TestClient) -> None:
+    scheduler.schedule("nightly", jobs.Mail, cron="0 2 * * *")
+    page = operator.get("/define-schedule", params={"name": "nightly"}).text
+    shown = dict(re.findall(r'name="(csrf|was|seen)" value="([^"]*)"', page))
+    scheduler.schedule("nightly", jobs.Mail, cron="0 5 * * *")
+
+    answer = operator.post("/define-schedule", data={**shown, "cron": "0 3 * * *", "confirm": "yes"}).text
+
+    assert "The schedule was changed since this page was opened" in answer
+    assert str(scheduler.get_schedule("nightly").snapshot.trigger) == "cron 0 5 * * * in UTC"
+
+
+def test_a_new_schedule_does_not_take_a_name_that_is_taken(scheduler: Scheduler, operator: TestClient) -> None:
+    scheduler.schedule("nightly", jobs.Mail, cron="0 2 * * *")
+    given = {"name": "nightly", "job": "tests.web.jobs:Mail", "every": "1h", "confirm": "yes"}
+
+    assert "there is a schedule nightly already" in saved(operator, "", **given)
+    assert str(scheduler.get_schedule("nightly").snapshot.trigger) == "cron 0 2 * * * in UTC"
+
+
+def test_a_schedule_that_code_declares_says_so_wherever_it_is_changed(
+    scheduler: Scheduler, operator: TestClient
+) -> None:
+    scheduler.schedules({"nightly": {"job": jobs.Mail, "cron": "0 2 * * *"}}, application="shop")
+
+    assert "in the code of application shop" in operator.get("/schedules/nightly").text
+    assert "its next deployment brings it back" in operator.get("/schedules/nightly").text
+    assert "holds until its next deployment" in operator.get("/define-schedule", params={"name": "nightly"}).text
+    saved(operator, "nightly", cron="0 3 * * *", confirm="yes")
+    assert scheduler.get_schedule("nightly").snapshot.application == "shop"
+
+
+def test_a_schedule_is_defined_and_removed_over_http(scheduler: Scheduler, operator: TestClient) -> None:
+    headers = {"x-csrf-token": csrf_of(operator)}
+    body = {"job": "tests.web.jobs:Mail", "cron": "0 2 * * *", "tz": "Europe/Berlin", "overlap": "queue_one"}
+
+    shape = operator.put("/api/v1/schedules/nightly", json=body, headers=headers).json()
+    assert (shape["overlap"], shape["trigger"]["tz"], shape["next_run_at"] is None) == (
+        "queue_one", "Europe/Berlin", False,
+    )  # fmt: skip
+    both = operator.put("/api/v1/schedules/nightly", json={**body, "every": "1h"}, headers=headers)
+    assert (both.status_code, "a schedule has one trigger" in both.json()["detail"]) == (422, True)
+    other = operator.put("/api/v1/schedules/nightly", json={**body, "job": "os:system"}, headers=headers)
+    assert other.status_code == 403
+
+    removed = operator.delete("/api/v1/schedules/nightly", headers=headers).json()
+    assert (removed, scheduler.get_schedules()) == ({"name": "nightly", "removed": True}, [])

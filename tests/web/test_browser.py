@@ -466,7 +466,17 @@ def test_the_theme_is_kept(visit: Open) -> None:
 
 def paths(shop: Shop) -> list[str]:
     job, other = shop.failed.id, shop.waiting.id
-    listed = ["/", "/jobs", "/queues", "/schedules", "/schedules/nightly", "/nodes", "/failures", "/audit"]
+    listed = [
+        "/",
+        "/jobs",
+        "/queues",
+        "/schedules",
+        "/schedules/nightly",
+        "/define-schedule?name=nightly",
+        "/nodes",
+        "/failures",
+        "/audit",
+    ]
     work = ["/classes", f"/classes/{jobs.__name__}:Invoice", f"/queues/{LONG}", "/queues/mail?over=7d", "/queues/none"]
     work += ["/workflows", f"/workflows/{shop.chain.id}"]
     more = [f"/jobs/{job}", f"/jobs/{other}", f"/jobs/{job}/edit", "/jobs/matching?action=cancel", "/jobs?q={"]

@@ -104,6 +104,49 @@ def test_a_schedule_is_paused_resumed_and_triggered(visit: Open, shop: Shop) -> 
     assert shop.last() == ("olaf", "trigger", "nightly")
 
 
+def test_a_schedule_is_defined_changed_and_removed_after_previews_of_its_next_times(visit: Open, shop: Shop) -> None:
+    page = visit("/schedules")
+    page.get_by_role("link", name="New schedule…").click()
+    page.get_by_label("Name").fill("reports")
+    page.get_by_label("Class").select_option("tests.web.jobs:Mail")
+    page.get_by_label("Data").fill('{"to": "ann", "password": "hunter2"}')
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_role("alert")).to_contain_text("a schedule has one trigger")
+    page.get_by_label("Cron:").fill("15 3 * * *")
+    page.get_by_label("Time zone of cron").fill("Europe/Berlin")
+    page.get_by_role("button", name="Preview").click()
+    times = page.get_by_role("status").get_by_role("listitem")
+    expect(times).to_have_count(5)
+    expect(times.first).to_contain_text(re.compile(r"03:15:00 CES?T"))
+    assert [schedule.name for schedule in shop.scheduler.get_schedules()] == ["nightly"]
+    page.get_by_role("button", name="Define schedule reports").click()
+    done(page, "the schedule is defined")
+    assert shop.last() == ("olaf", "schedule", "reports")
+
+    page.get_by_role("link", name="Change…").click()
+    text = page.get_by_label("Data").input_value()
+    assert "hunter2" not in text
+    page.get_by_label("Data").fill(text.replace("ann", "bob"))
+    page.get_by_label("Cron:").fill("30 4 * * *")
+    page.get_by_role("button", name="Preview").click()
+    rows = page.get_by_role("region", name="Difference").get_by_role("row")
+    expect(rows.nth(1)).to_have_text("cron15 3 * * *30 4 * * *")
+    expect(rows.nth(2)).to_have_text('data.to"ann""bob"')
+    expect(times.first).to_contain_text("04:30:00")
+    page.get_by_role("button", name="Change schedule reports").click()
+    done(page, "the schedule is defined")
+    schedule = shop.scheduler.get_schedule("reports").snapshot
+    assert (str(schedule.trigger), schedule.template.data) == (
+        "cron 30 4 * * * in Europe/Berlin", '{"to":"bob","password":"hunter2"}',
+    )  # fmt: skip
+
+    page.get_by_role("button", name="Remove…").click()
+    page.get_by_role("button", name="Remove the schedule").click()
+    done(page, "the schedule is removed")
+    assert [schedule.name for schedule in shop.scheduler.get_schedules()] == ["nightly"]
+    assert shop.last() == ("olaf", "remove schedule", "reports")
+
+
 def test_a_job_of_a_paused_queue_says_so_in_the_list_and_its_queue_is_resumed_from_its_page(
     visit: Open, shop: Shop
 ) -> None:
@@ -355,6 +398,8 @@ ACTIONS: tuple[tuple[str, dict[str, str]], ...] = (
     ("/queues/resume", {"queue": "letters"}),
     ("/nodes/drain", {"node": NODE}),
     ("/nodes/undrain", {"node": NODE}),
+    ("/define-schedule", {"was": "nightly", "every": "1h", "confirm": "yes"}),
+    ("/schedules/nightly/remove", {}),
     ("/schedules/nightly/trigger", {}),
     ("/schedules/nightly/pause", {}),
     ("/schedules/nightly/resume", {}),

@@ -83,6 +83,8 @@ SCHEDULES = [
     Request(route=f"POST /schedules/{{name}}/{name}", action=action, target="nightly") for name, action in NIGHTLY
 ]
 
+DEFINED = {"job": MAIL, "every": "2h", "queue": "mail"}
+
 BULK = [
     Request(route="POST /bulk/{name}/rest", action="continue bulk action", target="fix"),
     Request(route="POST /bulk/{name}/stop", action="stop bulk action", target="fix"),
@@ -97,6 +99,8 @@ OVER_HTTP = [
         action="add",
         target=str(id_of_text(MAIL, "new")),
     ),
+    Request(route="PUT /schedules/{name}", body=DEFINED, action="schedule", target="nightly"),
+    Request(route="DELETE /schedules/{name}", action="remove schedule", target="nightly"),
     Request(route="GET /jobs/{id}", query={"unmask": "true"}, action="unmask", target=WAITING, may=OF_ALL),
     Request(route="PATCH /jobs/{id}", body={"priority": 3}, action="update", target=WAITING),
     Request(route="POST /jobs/{id}/cancel", action="cancel", target=WAITING),
@@ -132,6 +136,13 @@ OVER_HTTP = [
 ON_PAGES = [
     *(of_declared(operation, is_page=True) for operation in OPERATIONS.values()),
     *SCHEDULES,
+    Request(
+        route="POST /define-schedule",
+        body={"was": "nightly", "every": "2h", "confirm": "yes"},
+        action="schedule",
+        target="nightly",
+    ),
+    Request(route="POST /schedules/{name}/remove", action="remove schedule", target="nightly"),
     Request(route="POST /jobs/{id}/unmask", action="unmask", target=WAITING, may=OF_ALL),
     Request(
         route="POST /jobs/{id}/change",

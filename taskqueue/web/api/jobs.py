@@ -56,7 +56,7 @@ def add_job(call: Call) -> Any:
     """Add a job; with the header ``Idempotency-Key`` only once, however often it is requested."""
     options = {name: value for name, value in call.body.items() if name not in ("job", "data")}
     key = call.query.get("idempotency-key")
-    process = call.actions.add_job(call.body["job"], _data(call.body.get("data")), options, key)
+    process = call.actions.add_job(call.body["job"], data_of(call.body.get("data")), options, key)
     return Answer(status=200 if process.existed else 201, document=_full(call, process) | {"existed": process.existed})
 
 
@@ -71,7 +71,7 @@ def update_job(call: Call) -> Any:
     """Change a waiting job."""
     changes = dict(call.body)
     if "data" in changes:
-        changes["data"] = _data(changes["data"])
+        changes["data"] = data_of(changes["data"])
     return _full(call, call.actions.update_job(call.path["id"], changes))
 
 
@@ -87,7 +87,7 @@ def give_up_job(call: Call) -> Any:
 
 def run_job_again(call: Call) -> Any:
     """Run an ended job once more as a copy."""
-    data = _data(call.body["data"]) if "data" in call.body else SAME_DATA
+    data = data_of(call.body["data"]) if "data" in call.body else SAME_DATA
     copy = call.actions.run_again(call.path["id"], call.body.get("at"), data)
     return Answer(status=201, document=_full(call, copy))
 
@@ -200,7 +200,7 @@ def _parsed(query: Any) -> Mapping[str, Any]:
     return decoded
 
 
-def _data(value: Any) -> Any:
+def data_of(value: Any) -> Any:
     """Return data with the values that Extended JSON carries. Raises ``InvalidJob``."""
     try:
         return decode(json.dumps(value))
@@ -218,7 +218,7 @@ def _full(call: Call, process: Process) -> dict[str, Any]:
     return {**document, "limits": list(map(str, limit_keys))}
 
 
-_OPTIONS: dict[str, Schema] = {
+OPTIONS: dict[str, Schema] = {
     "queue": {"type": "string", "maxLength": 200},
     "priority": {"type": "integer", "minimum": -20, "maximum": 20},
     "at": WHEN,
@@ -231,8 +231,8 @@ _ID: Schema = {
     "examples": ["invoice-7"],
     "description": "The id of the job: the same text and class are the same job, and add it once.",
 }
-_NEW = exactly({"job": {**TEXT, "examples": ["shop.jobs:MailJob"]}}, data={}, id=_ID, **_OPTIONS)
-_CHANGES = {**exactly(None, data={}, **_OPTIONS), "minProperties": 1}
+_NEW = exactly({"job": {**TEXT, "examples": ["shop.jobs:MailJob"]}}, data={}, id=_ID, **OPTIONS)
+_CHANGES = {**exactly(None, data={}, **OPTIONS), "minProperties": 1}
 _MATCHING = exactly(
     {
         "action": {"type": "string", "enum": ["cancel", "give-up", "run-again", "start-now"]},
@@ -259,7 +259,7 @@ _CURSOR = schemas.text("cursor", "The cursor of the previous page.")
 _FULL = ref("JobInFull")
 _PAGE = listed("jobs", ref("Job"), cursor=schemas.optional(TEXT))
 _COUNTED = record({"found": INTEGER, "done": INTEGER, "at": TIME, "sample": {"type": "array", "items": ref("Job")}})
-_ADDS = "operators; classes that --addable names"
+ADDS = "operators; classes that --addable names"
 _AGAIN = exactly(None, at=WHEN, data={})
 _WORKFLOW = record(
     {
@@ -275,9 +275,7 @@ _WORKFLOWS = listed("workflows", _WORKFLOW, cursor=schemas.optional(TEXT))
 
 ROUTES = (
     ApiRoute("GET /jobs", find_jobs, _PAGE, *schemas.FILTER, _ORDER, schemas.limit(500, 50), _CURSOR, statuses=(410,)),
-    ApiRoute(
-        "POST /jobs", add_job, _FULL, _KEY, body=_NEW, needs_body=True, created=True, statuses=(409,), users=_ADDS
-    ),
+    ApiRoute("POST /jobs", add_job, _FULL, _KEY, body=_NEW, needs_body=True, created=True, statuses=(409,), users=ADDS),
     ApiRoute("GET /jobs/count", count_jobs, record({"count": INTEGER}), *schemas.FILTER),
     ApiRoute("POST /jobs/matching", act_on_matching, _COUNTED, body=_MATCHING, needs_body=True, statuses=(409,)),
     ApiRoute("GET /jobs/{id}", get_job, _FULL, _UNMASK),

@@ -13,12 +13,14 @@ from taskqueue.insight.nodes import Node
 from taskqueue.insight.overview import QueueState
 from taskqueue.model.controls import EVERY_QUEUE
 from taskqueue.model.record import Status
+from taskqueue.model.schedules.schedule import Overlap
 from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.controls import MOST_KEYS
 from taskqueue.scheduler.operations import AnyOperation, Target, of_target
 from taskqueue.scheduler.operator_api import numbers_of
 from taskqueue.scheduler.schedule import Schedule
 from taskqueue.web.api import schemas
+from taskqueue.web.api.jobs import ADDS, OPTIONS, data_of
 from taskqueue.web.api.route import Answer, ApiRoute, Call, Param, Schema
 from taskqueue.web.api.schemas import BOOLEAN, REASON, TEXT, TIME, exactly, listed, record, ref
 from taskqueue.web.paging import Part, Row, part_of
@@ -79,6 +81,19 @@ def list_schedules(call: Call) -> Any:
 def get_schedule(call: Call) -> Any:
     """Return a schedule."""
     return _schedule(call, call.scheduler.get_schedule(call.path["name"]))
+
+
+def define_schedule(call: Call) -> Any:
+    """Define a schedule, or redefine the one of this name."""
+    options = {name: value for name, value in call.body.items() if name not in ("job", "data")}
+    data = data_of(call.body.get("data"))
+    return _schedule(call, call.actions.define_schedule(call.path["name"], call.body["job"], data, options))
+
+
+def remove_schedule(call: Call) -> Any:
+    """Remove a schedule; jobs that it has started stay."""
+    call.actions.remove_schedule(call.path["name"])
+    return {"name": call.path["name"], "removed": True}
 
 
 def preview_schedule(call: Call) -> Any:
@@ -163,6 +178,20 @@ _LIMIT = exactly(
     {"name": {**TEXT, "examples": ["stripe"]}, "limit": {"type": ["integer", "string", "null"], "maxLength": 200}},
     reason=REASON,
 )
+_DEFINITION = exactly(
+    {"job": {**TEXT, "examples": ["shop.jobs:ReportJob"]}},
+    data={},
+    cron={**TEXT, "examples": ["15 3 * * *"]},
+    tz={**TEXT, "examples": ["Europe/Berlin"]},
+    every={"type": ["string", "number"], "maxLength": 100, "examples": ["5m"]},
+    overlap={"type": "string", "enum": [overlap.value for overlap in Overlap]},
+    misfire={**TEXT, "examples": ["all(10)"]},
+    grace={"type": ["string", "number"], "maxLength": 100},
+    until={**TIME, "maxLength": 100},
+    max_runs={"type": "integer", "minimum": 1},
+    stop_after_failures={"type": "integer", "minimum": 1, "maximum": 100},
+    **{name: schema for name, schema in OPTIONS.items() if name != "at"},
+)
 _ZONE = schemas.text("tz", "The time zone of the answer, such as `Europe/Berlin`.", default="UTC")
 _COUNT = Param("count", {"type": "integer", "minimum": 1, "maximum": 100, "default": 5}, "How many times.")
 _VALUES: Mapping[str, Schema] = {
@@ -205,6 +234,8 @@ ROUTES = (
     ApiRoute("POST /limits", set_limit, _CONTROLS, body=_LIMIT, needs_body=True, users=_OF_ALL),
     ApiRoute("GET /schedules", list_schedules, _paged("schedules", "Schedule"), *_PAGED, statuses=(410,)),
     ApiRoute("GET /schedules/{name}", get_schedule, ref("Schedule")),
+    ApiRoute("PUT /schedules/{name}", define_schedule, ref("Schedule"), body=_DEFINITION, needs_body=True, users=ADDS),
+    ApiRoute("DELETE /schedules/{name}", remove_schedule, record({"name": TEXT, "removed": BOOLEAN})),
     ApiRoute("GET /schedules/{name}/preview", preview_schedule, _TIMES, _COUNT, _ZONE, statuses=(409,)),
     ApiRoute("POST /schedules/{name}/trigger", trigger_schedule, _JOB, body=exactly(), created=True, statuses=(409,)),
     ApiRoute("POST /schedules/{name}/pause", pause_schedule, ref("Schedule"), body=_REASONED),

@@ -13,6 +13,7 @@ from taskqueue.web.pages.jobs import jobs, suggestions
 from taskqueue.web.pages.nodes import nodes
 from taskqueue.web.pages.overview import overview
 from taskqueue.web.pages.queues import limit_form, queues, set_limit
+from taskqueue.web.pages.schedule_form import remove, save_schedule, schedule_form
 from taskqueue.web.pages.schedules import schedule, schedules
 from taskqueue.web.pages.work import class_page, classes, queue_page
 from taskqueue.web.pages.workflows import failed_part, list_page, workflow_page
@@ -53,7 +54,10 @@ PAGES: Sequence[Page] = (
     Page(path="/limits/change", show=set_limit, method="POST"),
     Page(path="/queues/{name:path}", show=queue_page, template="work.html"),
     Page(path="/classes/{name:path}", show=class_page, template="work.html"),
+    Page(path="/define-schedule", show=schedule_form, template="schedule_form.html"),
+    Page(path="/define-schedule", show=save_schedule, template="schedule_form.html", method="POST"),
     Page(path="/schedules/{name}", show=schedule, template="schedule.html"),
+    Page(path="/schedules/{name}/remove", show=remove, method="POST"),
     Page(path="/schedules/{name}/trigger", show=changes.trigger_schedule, method="POST"),
     Page(path="/schedules/{name}/pause", show=changes.pause_schedule, method="POST"),
     Page(path="/schedules/{name}/resume", show=changes.resume_schedule, method="POST"),

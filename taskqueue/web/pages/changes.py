@@ -20,6 +20,8 @@ SENTENCES: Mapping[str, str] = {
     "again": "Done: this copy runs again.",
     "changed": "Done: the job is changed.",
     "triggered": "Done: the schedule has started this job.",
+    "schedule-defined": "Done: the schedule is defined.",
+    "schedule-removed": "Done: the schedule is removed; the jobs that it has started stay.",
     "schedule-paused": "Done: the schedule starts no jobs until it is resumed.",
     "schedule-resumed": "Done: the schedule starts jobs again.",
     "limit": "Done: the limit is changed.",

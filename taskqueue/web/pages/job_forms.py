@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from taskqueue.model.record import Record, Status
 from taskqueue.model.secret_keys import MASK
 from taskqueue.model.serializer import decode
 from taskqueue.scheduler.process import Process
+from taskqueue.web.masking import Masking
 from taskqueue.web.pages.job import cut
 from taskqueue.web.problems import Problem
 from taskqueue.web.view import View, see_other
@@ -28,7 +29,7 @@ CHANGED_SINCE = (
 
 
 class Difference(NamedTuple):
-    """One value of the job before and after a change, as it is shown."""
+    """One value before and after a change, as it is shown."""
 
     name: str
     before: str | datetime | None
@@ -95,23 +96,26 @@ def _current(view: View, process: Process) -> dict[str, str]:
 
 
 def _seen(process: Process, current: Mapping[str, str]) -> str:
-    """Return a word that stands for the values that the form shows: another one if somebody has changed the job."""
-    shown = json.dumps([*current.values(), str(process.snapshot.ready_at)])
-    return hashlib.sha256(shown.encode()).hexdigest()[:16]
+    return word_of([*current.values(), str(process.snapshot.ready_at)])
+
+
+def word_of(shown: Iterable[str]) -> str:
+    """Return a word that stands for the values that a form shows: another one if somebody has changed them since."""
+    return hashlib.sha256(json.dumps([*shown]).encode()).hexdigest()[:16]
 
 
 def _changes(current: Mapping[str, str], given: Mapping[str, str]) -> dict[str, Any]:
     """Return the options that the form gives other values. Raises ``InvalidJob``."""
     changes: dict[str, Any] = {}
     if given["priority"] != current["priority"]:
-        changes["priority"] = _integer(given["priority"])
+        changes["priority"] = integer(given["priority"])
     if given["queue"] != current["queue"]:
         changes["queue"] = given["queue"]
     if given["tags"] != current["tags"]:
         changes["tags"] = tuple(tag for tag in map(str.strip, given["tags"].split("\n")) if tag)
     if given["at"]:
         changes["at"] = None if given["at"] == "now" else given["at"]
-    if "data" in current and (data := _decoded(given["data"])) != decode(current["data"]):
+    if "data" in current and (data := decoded(given["data"])) != decode(current["data"]):
         changes["data"] = data
     return changes
 
@@ -135,12 +139,15 @@ def _differences(view: View, before: Record, after: Record) -> Iterator[Differen
         if old != new
     )
     if before.data != after.data:
-        old, new = json.loads(before.data), json.loads(after.data)
-        masked = view.masking.masked
-        found = list(_of_data("data", old, new, masked(old), masked(new)))
-        yield from found[:MOST_DIFFERENCES]
-        if len(found) > MOST_DIFFERENCES:
-            yield Difference(f"data: {len(found) - MOST_DIFFERENCES:,} more", "", "")
+        yield from differences_of_data(view.masking, json.loads(before.data), json.loads(after.data))
+
+
+def differences_of_data(masking: Masking, old: Any, new: Any) -> Iterator[Difference]:
+    """Yield the values of data that differ, the first ones if they are many."""
+    found = list(_of_data("data", old, new, masking.masked(old), masking.masked(new)))
+    yield from found[:MOST_DIFFERENCES]
+    if len(found) > MOST_DIFFERENCES:
+        yield Difference(f"data: {len(found) - MOST_DIFFERENCES:,} more", "", "")
 
 
 def _of_data(path: str, old: Any, new: Any, shown_old: Any, shown_new: Any) -> Iterator[Difference]:
@@ -211,14 +218,16 @@ def _form(
     }
 
 
-def _decoded(text: str) -> Any:
+def decoded(text: str) -> Any:
+    """Return the data that a form has as text. Raises ``InvalidJob``."""
     try:
         return decode(text)
     except Unreadable:
         raise InvalidJob(NOT_JSON) from None
 
 
-def _integer(text: str) -> int:
+def integer(text: str) -> int:
+    """Return the priority that a form has as text. Raises ``InvalidJob``."""
     try:
         return int(text)
     except ValueError:

@@ -33,7 +33,7 @@ def schedules(view: View) -> Mapping[str, Any]:
         "schedules": [
             {"schedule": schedule, "words": trigger_times(schedule.snapshot.trigger)} for schedule in part.rows
         ],
-        "may_act": view.may_act,
+        "may_define": view.may_act and view.actions.addable,
     }
 
 
@@ -42,7 +42,7 @@ def schedule(view: View) -> Mapping[str, Any]:
     schedule = view.scheduler.get_schedule(view.path["name"])
     trigger = schedule.snapshot.trigger
     zone_name = view.query.get("zone", "").strip() or (trigger.tz if isinstance(trigger, Cron) else "UTC")
-    zone = _zone(zone_name)
+    zone = zone_of(zone_name)
     recent = list(schedule.job_ids[-LAST:])
     runs = view.scheduler.find_jobs({"id": {"$in": recent}}, limit=LAST, order="-created_at") if recent else []
     return {
@@ -52,10 +52,11 @@ def schedule(view: View) -> Mapping[str, Any]:
         "zone": zone_name,
         "overlaps": OVERLAPS,
         "problem": "" if zone else f"there is no time zone {zone_name!r}: write for example Europe/Berlin",
-        "times": [_shown(at, zone) for at in _next(schedule)] if zone else [],
+        "times": [shown_time(at, zone) for at in _next(schedule)] if zone else [],
         "runs": rows_of(view, runs),
         "misses": list(reversed(schedule.misses)),
         "may_act": view.may_act_on(schedule.snapshot.template.queue),
+        "may_change": view.actions.may_add(schedule.snapshot.template.job) and not schedule.snapshot.damage,
     }
 
 
@@ -63,12 +64,14 @@ def _next(found: Schedule) -> list[datetime]:
     return found.preview(NEXT) if found.stage == "active" and not found.snapshot.damage else []
 
 
-def _zone(name: str) -> tzinfo | None:
+def zone_of(name: str) -> tzinfo | None:
+    """Return the time zone of this name, None if there is none."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         return None
 
 
-def _shown(at: datetime, zone: tzinfo) -> str:
+def shown_time(at: datetime, zone: tzinfo | None) -> str:
+    """Return a time in the zone, with its day of the week."""
     return f"{at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}"
