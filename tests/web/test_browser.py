@@ -505,12 +505,12 @@ def running(shop: Shop) -> Iterator[str]:
 
 
 def serious(page: Page, path: str, **options: Any) -> list[tuple[str, str, list[str]]]:
-    """Return the serious barriers that axe-core finds on the page."""
+    """Return the serious barriers that axe-core finds on the page, and landmarks with the same name."""
     found = page.evaluate("options => axe.run(document, options)", {**options, "resultTypes": ["violations"]})
     return [
         (path, violation["id"], [node["html"][:200] for node in violation["nodes"][:3]])
         for violation in found["violations"]
-        if violation["impact"] in ("serious", "critical")
+        if violation["impact"] in ("serious", "critical") or violation["id"] == "landmark-unique"
     ]
 
 

@@ -129,7 +129,7 @@ def test_a_schedule_is_defined_changed_and_removed_after_previews_of_its_next_ti
     page.get_by_label("Data").fill(text.replace("ann", "bob"))
     page.get_by_label("Cron:").fill("30 4 * * *")
     page.get_by_role("button", name="Preview").click()
-    rows = page.get_by_role("region", name="Difference").get_by_role("row")
+    rows = page.get_by_role("group", name="Difference").get_by_role("row")
     expect(rows.nth(1)).to_have_text("cron15 3 * * *30 4 * * *")
     expect(rows.nth(2)).to_have_text('data.to"ann""bob"')
     expect(times.first).to_contain_text("04:30:00")
@@ -275,7 +275,7 @@ def test_a_waiting_job_is_changed_after_a_preview_of_the_difference(visit: Open,
     assert "hunter2" not in text
     page.get_by_label("Data").fill(text.replace("ann", "bob"))
     page.get_by_role("button", name="Preview").click()
-    difference = page.get_by_role("region", name="Difference")
+    difference = page.get_by_role("group", name="Difference")
     assert [cells.split("\t") for cells in difference.get_by_role("row").all_inner_texts()][1:4] == [
         ["queue", "mail", "slow"],
         ["priority", "0", "7"],
