@@ -11,7 +11,7 @@ import click
 from taskqueue.cli import completion, ids, output, record_facts, watch
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import duration, job_filter, past
-from taskqueue.insight import records
+from taskqueue.insight import obstacles, records
 from taskqueue.insight.records import PAGE, ends_of
 from taskqueue.model import query as language
 from taskqueue.model.job_filter import STATUSES, TEXT, JobFilter, Token
@@ -129,7 +129,7 @@ def _list(store: Store, query: language.Query, limit: int, is_wide: bool) -> Non
     if not shown:
         output.line("no jobs")
         return
-    now, controls = store.now(), record_facts.controls_for(store, shown)
+    now, controls = store.now(), obstacles.holds(store, shown)
     rows = [record_facts.cells(record, now, controls) + (_details(record) if is_wide else []) for record in shown]
     _show(rows, _foot(len(shown), store, query), is_wide)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from taskqueue.cli import ids
 from taskqueue.model.controls import NONE, Controls
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.wording import count, percent, span
-from taskqueue.store import Store
 
 
 def cells(record: Record, now: datetime, controls: Controls) -> list[str]:
@@ -43,18 +41,13 @@ def cause(record: Record, now: datetime, controls: Controls = NONE) -> str:
             return _running(record)
         case Status.WAITING:
             before = "" if record.cause is Cause.ADDED else f"after {said}"
-            return ", ".join(filter(None, (before, controls.pause_in_words(record.queue))))
+            return ", ".join(filter(None, (before, controls.hold_in_words(record.queue, record.lane))))
         case Status.POSTPONED:
             return _postponed(record, said, now)
         case Status.DONE:
             return said
     reason = record.error.type.rpartition(".")[2] if record.error else ""
     return f"{said}: {reason}" if reason and reason.lower() != said else said
-
-
-def controls_for(store: Store, records: Iterable[Record]) -> Controls:
-    """Return the active controls, which are read only if a job waits."""
-    return store.controls() if any(record.status is Status.WAITING for record in records) else NONE
 
 
 def _running(record: Record) -> str:

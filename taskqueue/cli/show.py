@@ -10,6 +10,7 @@ import click
 
 from taskqueue.cli import completion, ids, output, record_facts
 from taskqueue.cli.context import StoreContext, pass_store
+from taskqueue.insight import obstacles
 from taskqueue.model.lifecycle.recovered_copy import COPY, ORIGIN, key_of
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.record import Attempt, Failure, Record
@@ -38,7 +39,7 @@ def show_command(context: StoreContext, id: str, as_json: bool) -> None:
     from taskqueue.cli import terminal
 
     now = context.store.now()
-    cause = record_facts.cause(record, now, record_facts.controls_for(context.store, [record]))
+    cause = record_facts.cause(record, now, obstacles.holds(context.store, [record]))
     all_facts = [*facts(record, cause), ("log", _log(context, record))]
     terminal.facts([(name, value) for name, value in all_facts if value])
     for name, text in texts(record):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from itertools import islice
 from shlex import quote
 from typing import Any, NamedTuple, TypeAlias
 
 from taskqueue.insight.nodes import live_seats, name_of, slots
-from taskqueue.model.controls import Controls
+from taskqueue.model.controls import NONE, Controls
 from taskqueue.model.limits import LimitKey, limit_keys_of
 from taskqueue.model.query import RUNNING, And, Compare, Operator, Or, Query
 from taskqueue.model.record import Record, Status
@@ -18,6 +19,9 @@ from taskqueue.store.queue_shares import weight_of
 
 MOST_RUNS = 500
 """Maximum number of running jobs that are searched for the holders of a limit."""
+
+MOST_KEYS = 500
+"""Maximum number of limits of listed jobs that are looked up."""
 
 Mask: TypeAlias = Callable[[LimitKey], LimitKey]
 """Returns the key of a limit as it may be shown."""
@@ -64,6 +68,21 @@ def full_limits(store: Store, controls: Controls, record: Record, now: datetime)
             holders = [record for record in store.find(_runs(limit_key), limit=MOST_RUNS) if _has(record, limit_key)]
             ends = [] if limit_key.per is None else store.rate_ends(limit_key.key, now, over + 1)
             yield FullLimit(limit_key, longest_first(holders), ends[over] if len(ends) > over else None)
+
+
+def holds(store: Store, records: Iterable[Record]) -> Controls:
+    """Return the active controls, and which limits of these records are used up, for the first ``MOST_KEYS`` limits.
+
+    The store is read only if a job waits.
+    """
+    waiting = [record for record in records if record.status is Status.WAITING]
+    if not waiting:
+        return NONE
+    controls = store.controls()
+    of_waiting = (limit_key for record in waiting for limit_key in controls.limit_keys(record.lane))
+    most = {limit_key.key: limit_key.count for limit_key in islice(of_waiting, MOST_KEYS)}
+    used = store.limit_usage(sorted(most), store.now()) if most else {}
+    return Controls(controls.kept, [key for key, count in most.items() if used[key] >= count])
 
 
 def _runs(limit_key: LimitKey) -> Query:

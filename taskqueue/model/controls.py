@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from enum import Enum
@@ -52,8 +52,10 @@ class Control:
 class Controls:
     """All active controls, as claims need them."""
 
-    def __init__(self, kept: Iterable[Control] = ()) -> None:
+    def __init__(self, kept: Iterable[Control] = (), used_up: Iterable[str] = ()) -> None:
+        """Keep the controls; ``used_up`` are keys of limits that have no room, if somebody has looked."""
         self.kept = tuple(kept)
+        self._used_up = frozenset(used_up)
         self._pauses = {control.name: control for control in self.kept if control.kind is Kind.PAUSE}
         self._drains = {control.name: control for control in self.kept if control.kind is Kind.DRAIN}
         self._limits = {control.name: control for control in self.kept if control.kind is Kind.LIMIT}
@@ -62,10 +64,15 @@ class Controls:
         """Return the pause of the queue; None if it is not paused."""
         return self._pauses.get(EVERY_QUEUE) or self._pauses.get(queue)
 
-    def pause_in_words(self, queue: str) -> str:
-        """Return a text that says that the queue, or every queue, is paused; empty if neither is."""
-        pause = self.pause_of(queue)
-        return "" if pause is None else "queue is paused" if pause.name else "every queue is paused"
+    def hold_in_words(self, queue: str, lane: str, mask: Callable[[LimitKey], LimitKey] | None = None) -> str:
+        """Return a text that says what holds back a waiting job: a pause, or a limit that is used up; empty if neither.
+
+        ``mask`` returns the key of a limit as it may be shown.
+        """
+        if (pause := self.pause_of(queue)) is not None:
+            return "queue is paused" if pause.name else "every queue is paused"
+        full = [key for key in self.limit_keys(lane) if key.key in self._used_up] if self._used_up else []
+        return f"limit is used up: {mask(full[0]) if mask else full[0]}" if full else ""
 
     def drain_of(self, seat: str) -> Control | None:
         """Return the drain of the node; None if it is not drained."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from taskqueue.insight.records import page, read
-from taskqueue.model.controls import Control, Kind
+from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.ids import JobId
 from taskqueue.model.query import EVERYTHING, parse
 from taskqueue.model.record import Status
@@ -233,6 +233,13 @@ def explained(api: Operations, id: JobId | str, mask: Callable[[LimitKey], Limit
     from taskqueue.insight import why
 
     return why.why(api._connections.store, id_of(id, api._connections), mask)  # noqa: SLF001 - of a class of this file
+
+
+def holds_of(api: Operations, processes: Iterable[Process]) -> Controls:
+    """Return the active controls and the limits that are used up, as far as these jobs wait."""
+    from taskqueue.insight import obstacles
+
+    return obstacles.holds(api._connections.store, [each.snapshot for each in processes])  # noqa: SLF001 - as above
 
 
 def numbers_of(tally: Mapping[tuple[str, Status], int]) -> dict[str, Any]:

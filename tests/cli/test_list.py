@@ -13,8 +13,8 @@ from taskqueue.cli import ids
 from taskqueue.exit_codes import Exit
 from taskqueue.insight.overview_reader import OverviewReader
 from taskqueue.model.lifecycle.outcomes import Failed
-from taskqueue.model.record import Failure, Options, Status
-from taskqueue.store import Store
+from taskqueue.model.record import Failure, Holder, Options, Status
+from taskqueue.store import ClaimRequest, Store
 from tests.cli import records
 from tests.cli.conftest import Answer
 from tests.nodes import LIMIT
@@ -280,3 +280,15 @@ def test_a_command_imports_only_what_it_uses(url: str) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT)
 
     assert (done.stdout, done.stderr) == ("[\n]\n", "[]\n")
+
+
+def test_a_waiting_job_that_a_used_up_limit_holds_back_says_so(taskqueue: Taskqueue, store: Store) -> None:
+    lanes = [f'[["limit:name={name}",1,null]]' for name in ("stripe", "stripe", "smtp")]
+    store.add([a_record(lane=lane) for lane in lanes])
+    now = store.now()
+    store.claim(Holder(seat="web-1", incarnation="a1"), ClaimRequest(pooled=1), now, now + timedelta(minutes=1))
+
+    held = [line for line in taskqueue("list").out.splitlines() if "limit" in line]
+
+    assert len(held) == 1
+    assert held[0].endswith("  limit is used up: at most 1 at once of name=stripe")

@@ -434,3 +434,28 @@ def test_a_schedule_is_defined_and_removed_over_http(scheduler: Scheduler, opera
 
     removed = operator.delete("/api/v1/schedules/nightly", headers=headers).json()
     assert (removed, scheduler.get_schedules()) == ({"name": "nightly", "removed": True}, [])
+
+
+@both
+def test_the_list_says_which_jobs_a_limit_holds_back_and_masks_secret_values(
+    scheduler: Scheduler, browser: MakeBrowser, url: str
+) -> None:
+    scheduler.set_limit("stripe", 1)
+    for token in ("a1", "a1", "b2"):
+        scheduler.add_job(jobs.Mail, {"token": token}, limits=["5 name=stripe", "1 by=token"])
+    with closing(open_store(url)) as store:
+        now = store.now()
+        store.claim(Holder(seat="web-1", incarnation="a1"), ClaimRequest(pooled=1), now, now + timedelta(minutes=1))
+    client = browser()
+    log_in(client)
+
+    said = re.findall(r'class="spare cut" title="([^"]*)"', client.get("/jobs").text)
+    scheduler.set_limit("stripe", 5)
+    later = re.findall(r'class="spare cut" title="([^"]*)"', client.get("/jobs").text)
+
+    assert sorted(said) == [*["limit is used up: at most 1 at once of name=stripe"] * 2, "on web-1"]
+    assert sorted(later) == [
+        "",
+        "limit is used up: at most 1 at once of tests.web.jobs:Mail by=token •••",
+        "on web-1",
+    ]

@@ -19,7 +19,7 @@ from taskqueue.cli.top.actions import Question
 from taskqueue.cli.top.panes import Row, Rows
 from taskqueue.cli.top.targets import Listing
 from taskqueue.errors import StoreUnavailable, TaskqueueError
-from taskqueue.insight import records
+from taskqueue.insight import obstacles, records
 from taskqueue.insight.overview import Upcoming
 from taskqueue.insight.overview_reader import Overview, OverviewReader
 from taskqueue.insight.why import why
@@ -241,7 +241,7 @@ class Jobs(Looking[tuple[list[Record], datetime, Controls]]):
     def look(self) -> tuple[list[Record], datetime, Controls]:
         """Read the jobs."""
         records = read_listing(self._store, self._listing)
-        return records, self._store.now(), record_facts.controls_for(self._store, records)
+        return records, self._store.now(), obstacles.holds(self._store, records)
 
     def show(self, view: tuple[list[Record], datetime, Controls]) -> None:
         """Show them."""
@@ -436,7 +436,7 @@ def everything(store: Store, id: JobId) -> str:
     """Return the sentences of *why* and the lines of `taskqueue show`."""
     [record] = records.read(store, [id])
     now = store.now()
-    cause = record_facts.cause(record, now, record_facts.controls_for(store, [record]))
+    cause = record_facts.cause(record, now, obstacles.holds(store, [record]))
     facts = [(name, value) for name, value in show.facts(record, cause) if value]
     wide = max(len(name) for name, _ in facts)
     parts = [why(store, id), "", *(f"{name:{wide}}  {value}" for name, value in facts)]

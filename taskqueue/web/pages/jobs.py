@@ -20,8 +20,10 @@ from taskqueue.model.meta import ADDED_BY
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.model.wording import count
+from taskqueue.scheduler.operator_api import holds_of
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.search import LOOKS_AT, Search, search
+from taskqueue.web.masking import Masking
 from taskqueue.web.rendering import JsonResponse
 from taskqueue.web.view import View, moment, see_other
 from taskqueue.web.words import WORDS
@@ -205,14 +207,13 @@ def recent_names(view: View, stats: Mapping[str, Any]) -> Names:
 
 
 def rows_of(view: View, processes: Iterable[Process], job_filter: JobFilter | None = None) -> list[Row]:
-    """Return the jobs as rows; the pauses in force are asked for only where a job waits."""
+    """Return the jobs as rows; pauses and limits are asked for only if a job waits."""
     listed = list(processes)
-    does_wait = any(process.status is Status.WAITING for process in listed)
-    controls = Controls(view.scheduler.controls() if does_wait else ())
+    holds = holds_of(view.scheduler, listed)
     return [
         Row(
             process=process,
-            cause=_cause(process.snapshot, controls),
+            cause=_cause(process.snapshot, holds, view.masking),
             chips=[
                 chip
                 for chip in chips_of(view, process.snapshot, job_filter or JobFilter())
@@ -350,15 +351,14 @@ def _tab(job_filter: JobFilter, word: str, number: int | None, is_here: bool) ->
     return {"word": word, "address": address, "number": number, "is_here": is_here}
 
 
-def _cause(record: Record, controls: Controls) -> str:
+def _cause(record: Record, holds: Controls, masking: Masking) -> str:
     """Return why the job has its status, in a few words."""
     said = record.cause.value.replace("_", " ")
     if record.status is Status.PROCESSING:
         where = f"on {record.holder.seat}" if record.holder else ""
         return ", ".join(filter(None, (record.progress_message, where)))
-    paused = controls.pause_in_words(record.queue)
-    if paused and record.status is Status.WAITING:
-        return paused
+    if record.status is Status.WAITING and (held := holds.hold_in_words(record.queue, record.lane, masking.limit)):
+        return held
     if record.error is not None and record.status is not Status.DONE:
         return f"{record.error.type.rpartition('.')[2]}: {record.error.message}"[:200]
     return "" if said in ("added", "returned") else said
