@@ -82,6 +82,10 @@ class Controls:
         """Return the control that changes the limit; None if it has its declared number."""
         return self._limits.get(limit_key.family)
 
+    def shown(self) -> dict[str, list[str]]:
+        """Return the paused queues and the drained nodes, by the names of their metrics; ``*`` is every queue."""
+        return {"paused": [name or "*" for name in self._pauses], "drained": list(self._drains)}
+
     @property
     def pauses_any(self) -> bool:
         """Return whether any queue is paused."""

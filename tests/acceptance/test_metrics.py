@@ -114,6 +114,27 @@ def test_the_metrics_of_a_leader_tell_of_runs_and_backlog(running: Node, schedul
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
+def test_a_node_shows_the_memory_of_its_processes(running: Node, port: int) -> None:
+    def used(text: str) -> list[float]:
+        of = ("node", "manager", "workers")
+        return [value(text, f'taskqueue_memory_bytes{{process="{process}"}}') or 0 for process in of]
+
+    assert eventually(lambda: min(used(page(port, "/metrics")[1])) > 2**20)
+
+
+def test_a_leader_names_paused_queues_and_drained_nodes(running: Node, scheduler: Scheduler, port: int) -> None:
+    scheduler.pause("reports", "a test")
+    scheduler.pause(None, "a test")
+    scheduler.drain("web-9", "a test")
+
+    text = heed(port, 'taskqueue_paused{queue="*"}', 1)
+    assert value(text, 'taskqueue_paused{queue="reports"}') == 1
+    assert value(text, 'taskqueue_drained{node="web-9"}') == 1
+
+    scheduler.resume()
+    eventually(lambda: value(page(port, "/metrics")[1], 'taskqueue_paused{queue="*"}') is None)
+
+
 def test_a_leader_counts_what_needs_somebody(running: Node, scheduler: Scheduler, port: int) -> None:
     scheduler.pause("reports", "a test")
 

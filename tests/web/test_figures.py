@@ -23,6 +23,7 @@ def test_the_dashboard_has_the_metrics_of_the_store_as_the_leader_has_them(
     with node(url, tmp_path, "--metrics", "0", *ONE) as running:
         port = port_of(running)
         scheduler.pause("reports", "a test")
+        scheduler.drain("web-9", "a test")
         scheduler.add_job(Echo, 1, queue='re"ports\\')
         scheduler.schedule("ticks", Echo, data=1, every=3600, overlap="allow").trigger().wait(timeout=LIMIT)
         scheduler.wait_for([scheduler.add_job(Prompt)], timeout=LIMIT)
@@ -41,6 +42,7 @@ def test_the_dashboard_has_the_metrics_of_the_store_as_the_leader_has_them(
         name: of_leader[name] for name in shown.keys() - changing
     }
     assert {name.partition("{")[0] for name in shown} >= {
+        "taskqueue_paused", "taskqueue_drained",
         "taskqueue_jobs", "taskqueue_nodes", "taskqueue_leader", "taskqueue_findings", "taskqueue_promise_budget_ratio",
         "taskqueue_schedule_last_due_timestamp_seconds", "taskqueue_schedule_last_success_timestamp_seconds",
     }  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.status import WORKS
 from taskqueue.insight.nodes import live_and_lost
+from taskqueue.model.controls import NONE, Controls
 from taskqueue.model.record import Status
 from taskqueue.model.version import VERSION
 from taskqueue.store import Store
@@ -35,6 +36,7 @@ class Backlog:
     """In seconds of ``time.monotonic``, for each queue with waiting jobs."""
     nodes: Mapping[str, int] = field(default_factory=dict)
     """How many nodes are ``live``, and how many ``lost``: silent or killed, within the last hour."""
+    controls: Controls = NONE
 
     @property
     def waiting(self) -> int:
@@ -88,7 +90,7 @@ def read(store: Store) -> Backlog:
     jobs = store.tally()
     now, clock = store.now(), time.monotonic()
     since = {queue: clock - (now - at).total_seconds() for queue, at in store.waiting_since().items()}
-    return Backlog(jobs=jobs, waiting_since=since, nodes=live_and_lost(store.leases(), now))
+    return Backlog(jobs=jobs, waiting_since=since, nodes=live_and_lost(store.leases(), now), controls=store.controls())
 
 
 LIVE_WITHIN = 30.0

@@ -124,6 +124,8 @@ class Metrics(Collector):
         rows = [(("idle",), pool.idle), (("busy",), pool.busy), (("forced",), pool.forced),
                 (("concurrent",), pool.concurrent)]  # fmt: skip
         yield _gauge("workers", "Workers of this node.", ("state",), rows)
+        memory = [((process,), used) for process, used in self._status.use.memory.items()]
+        yield _gauge("memory_bytes", "Resident memory of the node, its manager and its workers.", ("process",), memory)
         yield _count("worker_spawns", "Workers that were started.", figures.spawns)
         replaced = [((reason,), count) for reason, count in dict(figures.replacements).items()]
         yield _counter("worker_exits", "Workers that have ended, by reason.", ("reason",), replaced)
@@ -161,6 +163,9 @@ def _of_cluster(backlog: Backlog | None) -> Iterator[Metric]:
     yield _gauge("oldest_waiting_seconds", "Age of the next waiting job.", ("queue",), ages)
     nodes = [((state,), count) for state, count in backlog.nodes.items()]
     yield _gauge("nodes", "Live nodes, and nodes that fell silent within the last hour.", ("state",), nodes)
+    held = backlog.controls.shown()
+    yield _gauge("paused", "1 for each paused queue.", ("queue",), (((name,), 1) for name in held["paused"]))
+    yield _gauge("drained", "1 for each drained node.", ("node",), (((name,), 1) for name in held["drained"]))
 
 
 def _of_findings(watch: FindingsWatch) -> Iterator[Metric]:

@@ -48,6 +48,8 @@ class NodeUse:
         self._measured_at = time.monotonic()
         self._seconds: Mapping[str, float] = {}
         self._shares: Mapping[str, float] = {}
+        self.memory: Mapping[str, int] = {}
+        """The memory as last measured, in bytes. Replaced as a whole, so any thread may look."""
 
     def document(self) -> dict[str, Any]:
         """Return the use as plain values: bytes, the share of one processor since the last call, and an age in seconds.
@@ -62,6 +64,7 @@ class NodeUse:
         if (manager := uses["manager"]) is not None:
             memory["workers"] = sum(use.memory for use in workers)
             seconds["workers"] = manager.of_children + sum(use.cpu + use.of_children for use in workers)
+        self.memory = memory
         self._measure(seconds)
         loaders = [manager] if manager is not None and self._has_preloaded else workers
         ages = [use.age for use in loaders]
