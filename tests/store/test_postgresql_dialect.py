@@ -45,6 +45,10 @@ from taskqueue.store.postgresql.database import translated
             "SELECT (CASE WHEN json_valid(given) THEN json_extract(given, '$.meta.\"trace-id\"') END) FROM jobs",
             "SELECT (given #>> '{meta,\"trace-id\"}') FROM s.jobs",
         ),
+        (
+            "SELECT queue FROM jobs WHERE id = ? AND status = 2 AND seat = ?",
+            "SELECT queue FROM s.jobs WHERE id = %s AND status BETWEEN 2 AND 2 AND seat = %s",
+        ),
         ("SELECT instr(job, ?) FROM jobs", "SELECT strpos(job, %s) FROM s.jobs"),
         ("SELECT 1 FROM jobs WHERE typeof(queue) = 'text'", "SELECT 1 FROM s.jobs WHERE queue IS NOT NULL"),
         ("SELECT 1 FROM tally WHERE typeof(records) != 'integer'", "SELECT 1 FROM s.tally WHERE records IS NULL"),

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from taskqueue.errors import StoreUnavailable
+from taskqueue.model.lifecycle.outcomes import Snoozed
 from taskqueue.model.limits import Limit, Rate, lane
 from taskqueue.model.query import parse
 from taskqueue.model.record import Record
@@ -85,6 +86,25 @@ def test_a_call_keeps_to_its_round_trips(store: Store, count: int) -> None:
         budgets.keep(f"postgresql.{name}.{count}.statements", statements)
 
     assert len(runs) == count
+
+
+def test_a_claim_is_found_by_its_id_however_many_jobs_run(store: Store) -> None:
+    raw = store._engine._database.raw  # type: ignore[attr-defined]
+
+    def entries_read() -> object:
+        raw.execute("SELECT pg_stat_force_next_flush()")
+        return raw.execute("SELECT pg_stat_get_tuples_returned('taskqueue.jobs_running'::regclass)").fetchone()
+
+    store.add([a_record() for _ in range(300)])
+    raw.execute("ANALYZE taskqueue.jobs")  # while no job runs, so that their index seems to be the smallest
+    first, *others = claim(store, 300).records
+    before = entries_read()
+    store.note(WEB_1, {first.id: Note(progress=1.0)})
+    store.settle([settlement(first)], NOON)
+    store.settle([settlement(run) for run in others[:100]], NOON)
+    store.settle([settlement(run, Snoozed(seconds=60)) for run in others[100:110]], NOON)
+
+    assert entries_read() == before
 
 
 def full_limit(number: int) -> list[Record]:

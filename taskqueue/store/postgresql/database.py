@@ -260,6 +260,8 @@ _RULES = tuple(
             r"\(CASE WHEN json_valid\(([\w.]+)\) THEN json_extract\(\1, '\$\.([^']+)'\) END\)",
             lambda found: f"({found[1]} #>> '{{{','.join(_STEP.findall(found[2]))}}}')",
         ),
+        # Otherwise each job is looked for among all that run: their index seems the smallest.
+        (r"\b(id = \S+ AND status) = 2\b", r"\1 BETWEEN 2 AND 2"),
         (r"\binstr\(", "strpos("),
         (r"\w+ < x''", "TRUE"),
         (r"\b(started_at|ended_at|claims|failures|crashes|progress_at) = new\.(column\d+)", r"\1 = new.\2::bigint"),
