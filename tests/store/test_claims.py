@@ -60,6 +60,26 @@ def test_the_oldest_come_first_and_the_lower_id_among_equals(store: Store) -> No
     assert ids(claim(store, 2).records) == [late.id]
 
 
+def test_a_claim_after_one_of_the_same_queue_takes_a_more_urgent_job_that_has_become_due(store: Store) -> None:
+    store.add([a_record()])
+    claim(store)
+    waiting, due = a_record(), postponed(NOON + SECOND, priority=-20)
+    store.add([waiting, due])
+
+    assert ids(claim(store, now=NOON + 2 * SECOND).records) == [due.id]
+    assert ids(claim(store, now=NOON + 2 * SECOND).records) == [waiting.id]
+
+
+def test_a_claim_after_one_of_another_queue_takes_the_first_job_of_all_queues(store: Store) -> None:
+    store.add([a_record(queue="mail")])
+    claim(store)
+    later, first = a_record(queue="mail", ready_at=NOON + SECOND), a_record(queue="reports")
+    store.add([later, first])
+
+    assert ids(claim(store, now=NOON + SECOND).records) == [first.id]
+    assert ids(claim(store, now=NOON + SECOND).records) == [later.id]
+
+
 def test_a_step_of_priority_is_worth_an_hour_of_waiting(store: Store) -> None:  # LZQ-8
     patient = a_record(priority=1, ready_at=NOON - HOUR - SECOND)
     urgent = a_record(priority=-1, ready_at=NOON + HOUR - SECOND)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from taskqueue.model.controls import Controls
 from taskqueue.store.queue_shares import STRICT, First, QueueShares, Turns
 from taskqueue.store.relational import events
-from taskqueue.store.relational.columns import LARGEST
+from taskqueue.store.relational.columns import LARGEST, Row
 from taskqueue.store.relational.counts import ADD_TO_TALLY, firsts
 from taskqueue.store.relational.engine import Execute, Rows
 from taskqueue.store.relational.transaction import Transaction
@@ -84,6 +84,10 @@ class ClaimCache:
         self._event = 0
         self.offered: list[Candidate] = []
         """The records that ``lowest`` returned, until ``put_back`` is called."""
+        self.only: str | None = None
+        """The queue from which the last claim took all its jobs without another limit than its demand."""
+        self.ahead: Iterable[Row] | None = None
+        """The first waiting rows of that queue, if this claim has asked for them in advance."""
 
     def forget(self) -> None:
         """Make the next claim read everything again."""

@@ -215,13 +215,18 @@ def claim(
     """Take WAITING records for ``holder``, and return when to come back."""
     at = milliseconds(now)
     terms = ClaimTerms(milliseconds(until), holder.seat, holder.incarnation, at)
-    soonest, first_to_expire, first_lane, *queues, is_controlled = work.execute(_LOOK).fetchone()
+    look = work.execute(_LOOK)
+    only = cache.only if work.sends_together else None
+    ahead = None if only is None else of_queue(work, terms, only, demand)  # in the message of the look
+    soonest, first_to_expire, first_lane, *queues, is_controlled = look.fetchone()
     is_due = soonest is not None and soonest <= at
     is_late = first_to_expire is not None and first_to_expire <= at
     promoted = _promote(work, at) if is_due else []
     busy = is_late and _expire(work, now)
     if is_due or is_late:
+        ahead = None
         soonest, _, first_lane, *queues, _ = work.execute(_LOOK).fetchone()
+    cache.ahead = ahead
     in_force = controls(work) if is_controlled else NONE
     room = None if first_lane is None else LimitRoom(work.execute, at, in_force, demand.rooms)
     found: list[Row] = []
@@ -347,7 +352,9 @@ def _lowest(
         allowed = _open_bounds(demand, queues, in_force)
         if len(allowed) == 1 and not lanes and demand.queues.get(*allowed) is None:
             [queue] = allowed  # all fit: the range is as large as the demand, and there is no other limit
-            return of_queue(work, terms, queue, demand)
+            rows = cache.ahead if queue == cache.only else None
+            cache.only = queue
+            return of_queue(work, terms, queue, demand) if rows is None else rows
         for queue, bound in allowed.items():
             most = [min(limit, bound) for limit in limits]
             ranges[queue] += [
@@ -358,6 +365,8 @@ def _lowest(
         of_lane = allowed if demand.queues else dict.fromkeys(in_force.open(of_lanes[lane]), sum(limits))
         for queue, waiting_in_lane in _in_lane(work, lane, of_lane, limits, lanes[lane]):
             ranges[queue].append(waiting_in_lane)
+    if ranges:
+        cache.only = None
     merged = {queue: heapq.merge(*found) if len(found) > 1 else found[0] for queue, found in ranges.items() if found}
     return _rows_of(work, terms, _fitting(merged, demand, Budget(demand, allowed, room)))
 
