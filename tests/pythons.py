@@ -9,10 +9,12 @@ Python         versions           tests
 =============  =================  ======================================================
 oldest         lowest             all, but those of the extras
 oldest         newest             those of the packages, and those of the extras
-newest         newest             all
+newest         newest             all; before an unstable one, those of the packages and
+                                  those on MongoDB
 each between   newest             those of the packages, on SQLite
 newest         lowest             those of the packages
-unstable       newest             all, but those of MongoDB; a warning is an error there
+unstable       newest             all, but those of MongoDB; before another unstable one,
+                                  those of the packages, on SQLite
 both ends      lowest of extras   those of the extras
 =============  =================  ======================================================
 
@@ -21,7 +23,9 @@ lowest versions, the newest Python with the newest versions. The opposite pairs 
 work with this Python, so they run the files that call every function of a package which the tests on MongoDB call. The
 tests of the embedded store, which is Python's own SQLite, call no others. Pythons between run the same files on that
 store: what they lack, the oldest lacks too, and what they removed, the newest lacks. An *unstable* Python is one that
-only Debian's unstable distribution has: its tests run inside that, see ``tests/unstable.py``.
+only Debian's unstable distribution has: its tests run inside that, where a warning is an error, see
+``tests/unstable.py``. The last one is the newest of all, but there is no MongoDB in the distribution: the newest Python
+of this machine keeps the tests on MongoDB.
 """
 
 from __future__ import annotations
@@ -64,6 +68,7 @@ FILES_OF_PACKAGES = (*(f"tests/acceptance/{name}" for name in OF_PACKAGES), *HOW
 PACKAGES = (*FILES_OF_PACKAGES, "-k", "not sqlite")
 BETWEEN = (*FILES_OF_PACKAGES, "-k", "not mongodb")
 NOT_MONGODB = (*ALL, "-k", "not mongodb")
+MONGODB = (*ALL, "-k", " or ".join(["mongodb", *(name.removesuffix(".py") for name in OF_PACKAGES)]))
 AT_ONCE = 3
 """Environments whose tests run at once, unless ``--at-once`` says another number."""
 
@@ -156,10 +161,14 @@ def pythons(found: Iterable[Path], oldest: Version) -> Mapping[Version, Path]:
     return dict(sorted(chosen.items()))
 
 
-def environments(found: Mapping[Version, Path], tested: Version) -> list[Environment]:
-    """Return where to run which tests, as the table above says; ``tested`` is the Python of ``.venv``."""
+def environments(found: Mapping[Version, Path], tested: Version, newest_of_all: Version) -> list[Environment]:
+    """Return where to run which tests, as the table above says.
+
+    ``tested`` is the Python of ``.venv``, ``newest_of_all`` the newest that runs tests, maybe an unstable one.
+    """
     oldest, newest = min(found, default=tested), max(found, default=tested)
-    of_newest = {**dict.fromkeys(found, BETWEEN), newest: ALL, oldest: (OF_EXTRAS, *PACKAGES)}
+    of_the_newest = MONGODB if newest < newest_of_all else ALL
+    of_newest = {**dict.fromkeys(found, BETWEEN), newest: of_the_newest, oldest: (OF_EXTRAS, *PACKAGES)}
     chosen = []
     for version, python in found.items():
         if version in (oldest, newest):
@@ -174,8 +183,9 @@ def environments(found: Mapping[Version, Path], tested: Version) -> list[Environ
 def unstable_environments(found: Mapping[Version, Path]) -> list[Environment]:
     """Return those of the Pythons that this machine has only in Debian's unstable distribution."""
     interpreters = zip(unstable.VERSIONS, unstable.names(), strict=True)
+    newest = max([*found, *unstable.VERSIONS])
     return [
-        Environment(Path("/usr/bin", name), version, "unstable", NOT_MONGODB)
+        Environment(Path("/usr/bin", name), version, "unstable", NOT_MONGODB if version == newest else BETWEEN)
         for version, name in interpreters
         if version not in found
     ]
@@ -269,7 +279,9 @@ def main(words: list[str]) -> int:
         for environment in further:
             print(f"Python {environment.name} was not run: {why_not}", flush=True)
         further = []
-    chosen = sorted([*environments(found, sys.version_info[:2]), *further], key=lambda one: one.place)
+    newest_of_all = max([*found, *(environment.version for environment in further)], default=sys.version_info[:2])
+    here = environments(found, sys.version_info[:2], newest_of_all)
+    chosen = sorted([*here, *further], key=lambda one: one.place)
     failed = []
     print(f"Pythons: {', '.join(one.name for one in chosen)}, {given.at_once} at once", flush=True)
     with ThreadPoolExecutor(MADE_AT_ONCE) as maker, ThreadPoolExecutor(given.at_once) as tester:

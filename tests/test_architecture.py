@@ -190,6 +190,11 @@ class Source:
     def tree(self) -> ast.Module:
         return ast.parse(self.text)
 
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All nodes of the tree: several rules walk over them."""
+        return tuple(ast.walk(self.tree))
+
     @property
     def in_tests(self) -> bool:
         return self.path.startswith("tests/")
@@ -207,7 +212,7 @@ class Source:
 
     def _imports(self) -> Iterator[tuple[int, str]]:
         package = Path(self.path).parts[:-1]
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 yield from ((node.lineno, alias.name) for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -220,7 +225,7 @@ class Source:
         """The dotted names of everything imported, but for what only the type checker imports."""
         typed = {
             statement
-            for node in ast.walk(self.tree)
+            for node in self.nodes
             if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
             for line in node.body
             for statement in range(line.lineno, (line.end_lineno or line.lineno) + 1)
@@ -229,7 +234,7 @@ class Source:
 
     def defined(self) -> Iterator[tuple[int, str]]:
         """Yield line and name of every class, function, argument, variable and attribute that is set."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             match node:
                 case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                     yield node.lineno, name
@@ -239,8 +244,17 @@ class Source:
     @cache  # noqa: B019 - the sources stay until the tests end
     def names(self) -> tuple[tuple[int, str], ...]:
         """Return line and dotted text of every name and attribute that is used."""
-        found = (node for node in ast.walk(self.tree) if isinstance(node, (ast.Name, ast.Attribute)))
-        return tuple((node.lineno, ast.unparse(node)) for node in found)
+        return tuple((node.lineno, dotted(node)) for node in self.nodes if isinstance(node, (ast.Name, ast.Attribute)))
+
+
+def dotted(node: ast.expr) -> str:
+    """Return the text of a name or attribute, with ``?`` for what else an attribute may be taken from."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=name):
+            return f"{dotted(value)}.{name}"
+    return "?"
 
 
 def against_the_layers(source: Source) -> Iterator[str]:
@@ -369,7 +383,7 @@ def overgrown(source: Source) -> Iterator[str]:
     """A function fits on a screen, and takes few parameters."""
     if source.in_tests:
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
         name, lines = f"{source.path}:{node.name}", (node.end_lineno or node.lineno) - node.lineno + 1
@@ -471,7 +485,7 @@ def code_lines(source: Source) -> set[int]:
     for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
         if token.type not in left_out:
             lines.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         match node:
             case ast.Expr(value=ast.Constant(value=str())):
                 lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
@@ -483,7 +497,7 @@ def test_the_package_does_not_grow_unasked() -> None:
     imported = {
         (source.path, line)
         for source in package
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
     }
@@ -574,10 +588,10 @@ def _is_named_after(test: str, module: str) -> bool:
 def modules() -> dict[str, Path]:
     """Return the files of the layers that hold more than a docstring, by their path below the package."""
     found = {}
-    for path in sorted((CHECKOUT / "taskqueue").rglob("*.py")):
-        name = str(path.relative_to(CHECKOUT / "taskqueue").with_suffix(""))
-        has_body = len(ast.parse(path.read_text()).body) > 1
-        if "/" in name and has_body and path.stem != "__main__":
+    for source in sources():
+        path = CHECKOUT / source.path
+        name = source.path.removeprefix("taskqueue/").removesuffix(".py")
+        if not source.in_tests and "/" in name and len(source.tree.body) > 1 and path.stem != "__main__":
             found[name] = path
     return found
 

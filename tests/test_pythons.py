@@ -13,6 +13,7 @@ from tests.pythons import (
     ALL,
     BETWEEN,
     LEFT_OUT,
+    MONGODB,
     NOT_MONGODB,
     OF_EXTRAS,
     PACKAGES,
@@ -47,7 +48,7 @@ def test_a_python_that_is_too_old_is_left_out() -> None:
 def test_both_ends_run_every_test_with_one_set_of_versions_and_others_the_embedded_store() -> None:
     found = {(3, minor): Path(f"/python3.{minor}") for minor in (10, 11, 12, 13)}
 
-    tests = {environment.name: environment.tests for environment in environments(found, (3, 11))}
+    tests = {environment.name: environment.tests for environment in environments(found, (3, 11), max(found))}
 
     assert list(tests) == [
         *("3.10-lowest", "3.10-lowest-extras", "3.10-newest", "3.12-newest"),
@@ -59,7 +60,7 @@ def test_both_ends_run_every_test_with_one_set_of_versions_and_others_the_embedd
     assert tests["3.12-newest"] == BETWEEN
     assert tests["3.10-lowest"] == (*ALL, f"--ignore={OF_EXTRAS}")
     assert tests["3.10-lowest-extras"] == tests["3.13-lowest-extras"] == (OF_EXTRAS,)
-    assert environments({}, (3, 11)) == []
+    assert environments({}, (3, 11), (3, 11)) == []
 
 
 def test_the_files_of_the_packages_are_there() -> None:
@@ -69,7 +70,7 @@ def test_the_files_of_the_packages_are_there() -> None:
 def test_environments_with_the_most_tests_come_first() -> None:
     found = {(3, minor): Path(f"/python3.{minor}") for minor in (10, 12)}
 
-    names = [one.name for one in sorted(environments(found, (3, 11)), key=lambda one: one.place)]
+    names = [one.name for one in sorted(environments(found, (3, 11), max(found)), key=lambda one: one.place)]
 
     assert names == [
         *("3.10-lowest", "3.12-newest"),
@@ -79,7 +80,8 @@ def test_environments_with_the_most_tests_come_first() -> None:
 
 
 def test_one_python_alone_runs_every_test_with_the_lowest_versions() -> None:
-    tests = {environment.kind: environment.tests for environment in environments({(3, 10): Path("/p")}, (3, 11))}
+    found = {(3, 10): Path("/p")}
+    tests = {environment.kind: environment.tests for environment in environments(found, (3, 11), (3, 10))}
 
     assert tests["lowest"] == (*ALL, f"--ignore={OF_EXTRAS}")
     assert tests["newest"] == (OF_EXTRAS, *PACKAGES)
@@ -90,6 +92,17 @@ def test_a_python_that_only_the_unstable_distribution_has_runs_the_tests_of_the_
 
     assert (environment.name, environment.tests) == ("3.15-unstable", NOT_MONGODB)
     assert environment.python == Path("/usr/bin/python3.15")
+
+
+def test_an_unstable_python_before_another_runs_what_those_between_run_and_the_newest_here_keeps_mongodb() -> None:
+    found = {(3, minor): Path(f"/python3.{minor}") for minor in (10, 11, 13)}
+
+    of_unstable = {environment.version: environment.tests for environment in unstable_environments(found)}
+    here = {environment.name: environment.tests for environment in environments(found, (3, 11), (3, 15))}
+
+    assert of_unstable == {(3, 14): BETWEEN, (3, 15): NOT_MONGODB}
+    assert here["3.13-newest"] == MONGODB
+    assert here["3.10-lowest"] == (*ALL, f"--ignore={OF_EXTRAS}")
 
 
 def test_a_user_who_is_not_root_is_told_why_the_unstable_distribution_is_not_used() -> None:
