@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -20,6 +20,8 @@ from tests.servers import with_database
 CHECKOUT = Path(__file__).parents[2]
 PAGES = [*sorted(CHECKOUT.glob("*.md")), *sorted((CHECKOUT / "docs").rglob("*.md"))]
 NAMES = [str(page.relative_to(CHECKOUT)) for page in PAGES]
+LONGEST = 300
+"""The most lines of a page."""
 
 
 FOLLOWED = [
@@ -110,16 +112,16 @@ def test_a_reader_gets_from_one_host_to_a_cluster(mongo_set: str, tmp_path: Path
     follow("docs/how-to/operations/cluster.md", tmp_path, {"mongodb://db-1,db-2,db-3/shop?replicaSet=rs0": database})
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_commands_that_nobody_runs_say_why(page: Path) -> None:
-    is_followed = str(page.relative_to(CHECKOUT)) in (*FOLLOWED, *PLAYED)
-    unmarked = [block.text for block in pages.blocks(page) if block.language == "sh" and not block.mark]
-    assert is_followed or unmarked == []
+def unexplained_commands(page: Path) -> Iterator[str]:
+    """Commands that nobody runs say why."""
+    if page not in [CHECKOUT / name for name in (*FOLLOWED, *PLAYED)]:
+        yield from (block.text for block in pages.blocks(page) if block.language == "sh" and not block.mark)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "changelog.md"])
-def test_commands_and_options_on_a_page_exist(page: Path) -> None:
-    assert [written for written in commands_on(page) if not is_command(written)] == []
+def unknown_commands(page: Path) -> Iterator[str]:
+    """Commands and options exist; the changelog names those of former versions."""
+    if page.name != "changelog.md":
+        yield from (written for written in commands_on(page) if not is_command(written))
 
 
 def commands_on(page: Path) -> Iterator[str]:
@@ -159,38 +161,39 @@ def long_options(command: click.Command) -> Iterator[str]:
         yield from (name for name in (*param.opts, *param.secondary_opts) if name.startswith("--"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_python_on_a_page_is_python(page: Path) -> None:
+def wrong_python(page: Path) -> Iterator[str]:
+    """Python is Python."""
     for block in pages.blocks(page):
         if block.language == "python":
-            ast.parse(block.text)
+            try:
+                ast.parse(block.text)
+            except SyntaxError as error:
+                yield f"{error}: {block.text}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_an_excerpt_is_in_the_file_that_it_is_from(page: Path) -> None:
-    excerpts = [block for block in pages.blocks(page) if block.mark.startswith("in: ")]
-    assert [
-        block.text for block in excerpts if block.text not in (CHECKOUT / block.mark.removeprefix("in: ")).read_text()
-    ] == []
+def outdated_excerpts(page: Path) -> Iterator[str]:
+    """An excerpt is in the file that it is from."""
+    for block in pages.blocks(page):
+        if block.mark.startswith("in: ") and block.text not in (CHECKOUT / block.mark.removeprefix("in: ")).read_text():
+            yield block.text
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_a_page_begins_with_a_title_and_a_sentence(page: Path) -> None:
+def wrong_beginning(page: Path) -> Iterator[str]:
+    """A page begins with a title and a sentence."""
     title, blank, first = page.read_text().split("\n")[:3]
-    assert title.startswith("# ")
-    assert not blank
-    assert re.match(r"[A-Z`]", first)
+    if not title.startswith("# ") or blank or not re.match(r"[A-Z`]", first):
+        yield title
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_a_page_is_short_enough_to_be_read(page: Path) -> None:
-    assert len(page.read_text().splitlines()) <= 300
+def excess_lines(page: Path) -> Iterator[str]:
+    """A page is short enough to be read."""
+    yield from page.read_text().splitlines()[LONGEST:]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_links_lead_somewhere(page: Path) -> None:
+def lost_links(page: Path) -> Iterator[str]:
+    """Links lead somewhere."""
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
-    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+    yield from (link for link in links if "://" not in link and not (page.parent / link).exists())
 
 
 def anchors(page: Path) -> set[str]:
@@ -199,19 +202,54 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_links_into_a_page_lead_to_a_heading(page: Path) -> None:
-    links = re.findall(r"\]\(([^):]*)#([^)]+)\)", page.read_text())
-    assert [
-        f"{path}#{heading}" for path, heading in links if heading not in anchors(page.parent / path if path else page)
-    ] == []
+def lost_headings(page: Path) -> Iterator[str]:
+    """Links into a page lead to a heading."""
+    for path, heading in re.findall(r"\]\(([^):]*)#([^)]+)\)", page.read_text()):
+        if heading not in anchors(page.parent / path if path else page):
+            yield f"{path}#{heading}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_a_file_that_a_page_names_exists(page: Path) -> None:
+def missing_files(page: Path) -> Iterator[str]:
+    """A file that a page names exists."""
     named = re.findall(r"`((?:taskqueue|tests|docs|bin|systemd)/[^` :]+)", page.read_text())
-    named = [path for path in named if "NAME" not in path]
-    assert [path for path in named if not (CHECKOUT / path).exists()] == []
+    yield from (path for path in named if "NAME" not in path and not (CHECKOUT / path).exists())
+
+
+RULES: tuple[Callable[[Path], Iterator[str]], ...] = (
+    *(unexplained_commands, unknown_commands, wrong_python, outdated_excerpts, wrong_beginning, excess_lines),
+    *(lost_links, lost_headings, missing_files),
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_every_page_keeps_the_rule(rule: Callable[[Path], Iterator[str]]) -> None:
+    breaches = {name: list(rule(page)) for name, page in zip(NAMES, PAGES, strict=True)}
+
+    assert {name: found for name, found in breaches.items() if found} == {}
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (unexplained_commands, "# A page\n\nText.\n\n```sh\ntaskqueue list\n```\n"),
+        (unknown_commands, "Call `taskqueue lisst`.\n"),
+        (unknown_commands, "Call `taskqueue list --colour`.\n"),
+        (wrong_python, "# A page\n\nText.\n\n```python\nif\n```\n"),
+        (outdated_excerpts, "# A page\n\nText.\n\n<!-- in: setup.cfg -->\n```ini\nnothing = of it\n```\n"),
+        (wrong_beginning, "A page\n\nText.\n"),
+        (wrong_beginning, "# A page\nText.\n\n"),
+        (wrong_beginning, "# A page\n\nit has text.\n"),
+        (excess_lines, "line\n" * (LONGEST + 1)),
+        (lost_links, "See [there](nowhere.md).\n"),
+        (lost_headings, "# A page\n\nSee [below](#below).\n"),
+        (missing_files, "It is in `taskqueue/nowhere.py`.\n"),
+    ],
+)
+def test_a_breach_on_a_page_is_seen(rule: Callable[[Path], Iterator[str]], text: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text)
+
+    assert len(list(rule(page))) == 1
 
 
 def test_the_files_that_a_new_option_touches_have_the_option_of_the_example() -> None:
