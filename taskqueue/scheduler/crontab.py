@@ -178,7 +178,7 @@ class _Reader:
 
 
 def _own_name() -> str:
-    """Return the name of the user of this process, whatever the environment says; empty in a container without one."""
+    """Return the name of the user of this process, whatever the environment says; empty if there is none."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
