@@ -31,14 +31,14 @@ def test_a_node_runs_the_jobs_of_the_test(scheduler: Scheduler, node: TestNode) 
     assert not node.is_running
 
 
-def test_a_folder_for_temporary_files_may_have_a_long_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_node: Callable[..., TestNode]
-) -> None:
-    folder = tmp_path / ("long" * 30)
+def test_a_folder_for_temporary_files_may_have_a_long_path(tmp_path: Path, start_node: Callable[..., TestNode]) -> None:
+    folder, before = tmp_path / ("long" * 30), tempfile.tempdir
     folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))  # as TMPDIR does, which Python reads once
-
-    assert start_node().is_running
+    tempfile.tempdir = str(folder)  # what TMPDIR sets, which Python reads only once
+    try:
+        assert start_node().is_running
+    finally:
+        tempfile.tempdir = before
 
 
 def test_workers_put_results_into_the_data_of_jobs(scheduler: Scheduler, node: TestNode) -> None:
