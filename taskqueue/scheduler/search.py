@@ -29,13 +29,14 @@ def search(
     limit: int,
     after: Process | None = None,
     statuses: Sequence[Status] = tuple(Status),
+    looks_at: int = LOOKS_AT,
 ) -> Search:
     """Return up to ``limit`` jobs that match and have one of these statuses, among the next jobs in this order."""
     field, operator = order.removeprefix("-"), "$gte" if order.startswith("-") else "$lte"
     of_statuses = {"status": {"$in": [int(status) for status in statuses]}}
     time = None
-    if field in ("created_at", "ended_at") and scheduler.count_jobs(of_statuses) > LOOKS_AT:
-        time = _time_after(scheduler, order, after, [status for status in statuses if status.is_final])
+    if field in ("created_at", "ended_at") and scheduler.count_jobs(of_statuses) > looks_at:
+        time = _time_after(scheduler, order, after, [status for status in statuses if status.is_final], looks_at)
     if time is None:
         return Search(scheduler.find_jobs(query, order=order, limit=limit, after=after))
     near = {"$and": [query, {field: {operator: time}}]}
@@ -48,10 +49,12 @@ def search(
     return Search(processes, next(iter(scheduler.find_jobs(at_time, order=opposite, limit=1)), None))
 
 
-def _time_after(scheduler: Scheduler, order: str, after: Process | None, final: Sequence[Status]) -> datetime | None:
-    """Return the time up to which ``LOOKS_AT`` jobs follow the job ``after``; None if there are fewer."""
+def _time_after(
+    scheduler: Scheduler, order: str, after: Process | None, final: Sequence[Status], steps: int
+) -> datetime | None:
+    """Return the time up to which this many jobs follow the job ``after``; None if there are fewer."""
     store = scheduler._connections.store  # noqa: SLF001 - the store of a scheduler is for this layer
     if after is None:
-        return store.time_after(order, LOOKS_AT, final)
+        return store.time_after(order, steps, final)
     begin = getattr(after.snapshot, order.removeprefix("-"))
-    return None if begin is None else store.time_after(order, LOOKS_AT, final, (begin, after.id))
+    return None if begin is None else store.time_after(order, steps, final, (begin, after.id))

@@ -14,7 +14,6 @@ import pytest
 from taskqueue import Scheduler
 from taskqueue.model.lifecycle.outcomes import GivenUp
 from taskqueue.model.record import Status
-from taskqueue.scheduler import search as searching
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.search import search
 from taskqueue.store.open import open_store
@@ -26,9 +25,8 @@ WITH_TAG = (3, 4, 24)
 
 
 @pytest.fixture
-def scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scheduler]:
+def scheduler(tmp_path: Path) -> Iterator[Scheduler]:
     """Open a store with jobs of every second, some with a tag; an ended one has failed at the same time."""
-    monkeypatch.setattr(searching, "LOOKS_AT", AT_ONCE)
     url = f"sqlite://{tmp_path}/jobs.db?synchronous=normal"
     with closing(open_store(url)) as store:
         for number in range(JOBS):
@@ -53,7 +51,7 @@ def test_each_page_looks_at_a_bounded_number_of_jobs(scheduler: Scheduler, order
     numbers: list[list[int]] = []
     after: Process | None = None
     while True:
-        found = search(scheduler, query, order, 50, after)
+        found = search(scheduler, query, order, 50, after, looks_at=AT_ONCE)
         numbers.append([round((job.created_at - NOON).total_seconds()) for job in found.processes])
         after = found.last
         if after is None:
@@ -63,7 +61,7 @@ def test_each_page_looks_at_a_bounded_number_of_jobs(scheduler: Scheduler, order
 
 
 def test_a_page_that_is_full_ends_at_its_last_job(scheduler: Scheduler) -> None:
-    found = search(scheduler, {"tags": "rare"}, "created_at", 2)
+    found = search(scheduler, {"tags": "rare"}, "created_at", 2, looks_at=AT_ONCE)
 
     assert (len(found.processes), found.last) == (2, None)
 
@@ -72,6 +70,7 @@ def test_few_jobs_are_all_looked_at(scheduler: Scheduler) -> None:
     for number in range(3):
         scheduler.add_job("shop:Mail", {"to": number}, tags=["rare"])
 
-    found = search(scheduler, {"tags": "rare", "status": "WAITING"}, "-created_at", 50, statuses=[Status.WAITING])
+    query = {"tags": "rare", "status": "WAITING"}
+    found = search(scheduler, query, "-created_at", 50, statuses=[Status.WAITING], looks_at=AT_ONCE)
 
     assert (len(found.processes), found.last) == (3, None)
