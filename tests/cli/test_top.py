@@ -253,24 +253,22 @@ def test_jobs_whose_unique_key_another_has_are_counted_when_others_run_again(sto
     assert question.act("") == "added 1 copy; left out: 1 whose unique key another job has"
 
 
-def test_jobs_run_again_whatever_number_ran_again_before_them(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actions, "MOST", 2)
+def test_jobs_run_again_whatever_number_ran_again_before_them(store: Store) -> None:
     failed = [mail() for _ in range(4)]
     fail(store, failed)
     actions.run_again(store, [("", records_of(failed[:2]))]).act("")
 
-    question = actions.run_again(store, [("", records_of(failed))])
+    question = actions.run_again(store, [("", records_of(failed))], most=2)
 
     assert question.title == "Run 2 jobs again, as copies?"
     assert question.act("") == "added 2 copies; left out: 2 that ran again before"
 
 
-def test_an_action_on_more_jobs_than_it_takes_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actions, "MOST", 2)
+def test_an_action_on_more_jobs_than_it_takes_says_so(store: Store) -> None:
     failed = [mail() for _ in range(3)]
     fail(store, failed)
 
-    question = actions.run_again(store, [("", records_of(failed))])
+    question = actions.run_again(store, [("", records_of(failed))], most=2)
 
     assert question.title == "Run the first 2 of 3 jobs again, as copies?"
 

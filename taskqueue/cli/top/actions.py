@@ -76,19 +76,19 @@ def _meant(store: Store, query: Query, nothing: str) -> tuple[list[Record], int]
     return meant, len(meant) if len(meant) < MOST else store.count(query)
 
 
-def run_again(store: Store, chosen: Sequence[tuple[str, Query]]) -> Question:
-    """Ask whether to run the ended jobs of these again, as copies; raise ``NothingToDo``."""
+def run_again(store: Store, chosen: Sequence[tuple[str, Query]], most: int = MOST) -> Question:
+    """Ask whether to run the ended jobs of these again, as copies, up to ``most``; raise ``NothingToDo``."""
     query = And((_any(chosen), FINAL))
     meant: list[Record] = []
     left_out = 0
     for record in records.matching(store, query):
         if copy_of(record) is not None:
             left_out += 1
-        elif len(meant) < MOST:
+        elif len(meant) < most:
             meant.append(record)
         else:
             break
-    number = len(meant) if len(meant) < MOST else store.count(query) - left_out
+    number = len(meant) if len(meant) < most else store.count(query) - left_out
     if not meant:
         again = f": {count(left_out, 'job')} ran again before" if left_out else ""
         raise NothingToDo(f"no ended job to run again{again}")
@@ -105,7 +105,7 @@ def run_again(store: Store, chosen: Sequence[tuple[str, Query]]) -> Question:
         return f"added {count(copies, 'copy')}{rest}"
 
     return Question(
-        title=f"Run {_some(number)}{_words(chosen)} again, as copies?",
+        title=f"Run {_some(number, most)}{_words(chosen)} again, as copies?",
         sample=_sample(meant[:SAMPLE], number),
         act=act,
         takes_reason=False,
@@ -166,8 +166,8 @@ def _any(chosen: Sequence[tuple[str, Query]]) -> Query:
     return chosen[0][1] if len(chosen) == 1 else Or(tuple(query for _, query in chosen))
 
 
-def _some(number: int) -> str:
-    return count(number, "job") if number <= MOST else f"the first {MOST:,} of {number:,} jobs"
+def _some(number: int, most: int = MOST) -> str:
+    return count(number, "job") if number <= most else f"the first {most:,} of {number:,} jobs"
 
 
 def _words(chosen: Sequence[tuple[str, Query]]) -> str:
