@@ -28,6 +28,13 @@ def mongo_database(mongo_set: str) -> Iterator[Database[dict[str, Any]]]:
         yield client[f"contract-{os.getpid()}"]
 
 
+@pytest.fixture(scope="module")
+def postgresql_connection(postgresql_url: str) -> Iterator[psycopg.Connection[Any]]:
+    """Return a connection that the tests of a file share; no statement is prepared, for tests change its tables."""
+    with psycopg.connect(postgresql_url, autocommit=True, prepare_threshold=None) as connection:
+        yield connection
+
+
 @pytest.fixture(params=["sqlite", "postgresql", "mongodb"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the address of an empty store."""
@@ -75,15 +82,12 @@ def _mongodb(request: pytest.FixtureRequest, _: Path) -> str:
 
 def _postgresql(request: pytest.FixtureRequest, _: Path) -> str:
     """Empty the schema of this process: to create one with its indexes takes longer than most tests."""
-    url: str = request.getfixturevalue("postgresql_url")
+    connection: psycopg.Connection[Any] = request.getfixturevalue("postgresql_connection")
     name = f"contract_{os.getpid()}"
-    with psycopg.connect(url) as connection:
-        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (name,)).fetchall()
-        versions = connection.execute(f"SELECT schema FROM {name}.store").fetchall() if tables else []
-        if versions != [(SCHEMA_VERSION,)]:  # a test of migrations has left it
-            connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")
-            tables = []
-        for (table,) in tables:
-            if table != "store":
-                connection.execute(f"DELETE FROM {name}.{table}")
-    return f"{url}?taskqueue.schema={name}"
+    tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (name,)).fetchall()
+    versions = connection.execute(f"SELECT schema FROM {name}.store").fetchall() if tables else []
+    if versions == [(SCHEMA_VERSION,)]:
+        connection.execute("; ".join(f"DELETE FROM {name}.{table}" for (table,) in tables if table != "store"))
+    else:  # a test of migrations has left it
+        connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")
+    return f"{request.getfixturevalue('postgresql_url')}?taskqueue.schema={name}"
