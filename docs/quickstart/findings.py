@@ -9,7 +9,7 @@ from typing import Any
 from library import named
 
 from taskqueue import Process
-from taskqueue.cli import terminal
+from taskqueue.cli import output, terminal
 
 LARGEST = 8
 """Folders that the table names; the others are one line."""
@@ -37,9 +37,9 @@ def show_encodings(folders: Sequence[Process]) -> None:
     sound = [entry["encoding"] or "binary" for _, entry in entries if not entry["problem"]]
     counted = sorted(set(sound), key=lambda encoding: (-sound.count(encoding), encoding))
     terminal.heading("Encodings")
-    terminal.block(_wrapped(", ".join(f"{encoding} {sound.count(encoding):,}" for encoding in counted)))
+    output.lines(_wrapped(", ".join(f"{encoding} {sound.count(encoding):,}" for encoding in counted)))
     if not broken:
-        terminal.block("No file has a problem with its encoding.")
+        output.lines("No file has a problem with its encoding.")
         return
     columns = [
         terminal.Column(head="file with a problem", cut="start"),
@@ -53,16 +53,16 @@ def show_encodings(folders: Sequence[Process]) -> None:
 def show_why(question: str, process: Process) -> None:
     """Print a question, the command that answers it, and its answer."""
     terminal.heading(question)
-    terminal.block(f"$ taskqueue why {process.id}")
+    output.lines(f"$ taskqueue why {process.id}")
     for line in process.why().splitlines():
-        terminal.block(_wrapped(line))
+        output.lines(_wrapped(line))
 
 
 def show_kept(process: Process) -> None:
     """Print how much of the result was kept from the attempts before the last."""
     found = process.result
     kept = f"{found['found_before']} of {len(found['entries'])} files were done before the last attempt began"
-    terminal.block(_wrapped(f"{kept}, and kept by checkpoints."))
+    output.lines(_wrapped(f"{kept}, and kept by checkpoints."))
 
 
 def _row(name: str, folders: Sequence[Process]) -> list[str]:

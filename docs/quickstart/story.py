@@ -18,7 +18,7 @@ from place import Place, shown, take_place
 from watch import Signals, Stopped, Stuck, Watch
 
 from taskqueue import Process, Scheduler
-from taskqueue.cli import terminal
+from taskqueue.cli import output, terminal
 from taskqueue.errors import TaskqueueError
 
 NO_PART_OF_IT = {"__pycache__", "site-packages", "dist-packages"}
@@ -156,7 +156,7 @@ def tell(place: Place, node: Node, signals: Signals) -> None:
     """Run the quickstart and show what it has found."""
     files = survey(library())
     terminal.heading(f"An index of the standard library of Python {platform.python_version()}")
-    terminal.block(f"{shown(library())}: {sum(files.values()):,} files in {len(files)} folders\n")
+    output.lines(f"{shown(library())}: {sum(files.values()):,} files in {len(files)} folders\n")
     with Scheduler(str(place.store)) as scheduler:
         with terminal.progress("files") as bar:
             story = Story(place, scheduler, node, Watch(scheduler, node, signals, files, bar), files)
@@ -174,7 +174,7 @@ def tell(place: Place, node: Node, signals: Signals) -> None:
             show_kept(job)
         show_why("Why is the index written although its job failed?", written)
     terminal.heading("Look around")
-    terminal.block(f"less {shown(place.index)}\nbin/taskqueue --url {shown(place.store)} list\n")
+    output.lines(f"less {shown(place.index)}\nbin/taskqueue --url {shown(place.store)} list\n")
 
 
 def main() -> int:

@@ -21,7 +21,7 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from taskqueue.errors import InvalidOption, JobNotFound, StoreUnavailable, TaskqueueError
-from taskqueue.model.ids import JobId
+from taskqueue.model.ids import new_id
 from taskqueue.model.job import Fail, Job
 from taskqueue.model.options.table import OPTIONS
 from taskqueue.model.record import Attempt, Failure, Status
@@ -69,7 +69,7 @@ class TaskBackend(BaseTaskBackend):
         self.validate_task(task)
         result = base.TaskResult(
             task=task,
-            id=str(JobId()),
+            id=str(new_id()),
             status=base.TaskResultStatus.READY,
             enqueued_at=None,
             started_at=None,

@@ -34,9 +34,10 @@ _random = (0, b"")
 
 
 def new_ids() -> Iterator[JobId]:
-    """Yield new ids without end, each after all that this process has made; all have the time of the first.
+    """Yield new ids without end, each after those that this process has made; all have the time of the first.
 
-    They are made as ``JobId()`` makes them, which reads the clock and the number of the process for each.
+    They are made as ``JobId()`` makes them, which reads the clock and the number of the process for each. Ids of that
+    kind do not come in the same order, so that jobs have none. After 16 million ids the count begins again.
     """
     global _random
     if _random[0] != os.getpid():
@@ -44,6 +45,11 @@ def new_ids() -> Iterator[JobId]:
     start = (int(time.time()) % 2**32).to_bytes(4, "big") + _random[1]
     for number in _numbers:
         yield JobId(start + (number % 2**24).to_bytes(3, "big"))
+
+
+def new_id() -> JobId:
+    """Return a new id, after all that this process has made."""
+    return next(new_ids())
 
 
 def id_of_text(job: str, text: str) -> JobId:

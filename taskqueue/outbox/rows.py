@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from taskqueue.errors import InvalidJob, InvalidOption
-from taskqueue.model.ids import ID_TEXT, JobId
+from taskqueue.model.ids import ID_TEXT, new_id
 from taskqueue.model.job_path import path_of
 from taskqueue.model.options import checked, merged, value_of
 from taskqueue.model.options.new_record import record
@@ -61,7 +61,7 @@ def row_of(order: Order, call: Mapping[str, Any], added_at: datetime) -> Row:
         if name not in order.given and value != OPTIONS[name].default
     }
     return Row(
-        id=str(new.id if options["id"] is None else JobId()),
+        id=str(new.id if options["id"] is None else new_id()),
         added_at=added_at.isoformat(timespec="milliseconds"),
         job=new.job,
         data=new.data,
@@ -84,7 +84,7 @@ def record_of(row: Row, now: datetime) -> Record:
         options["id"] = value_of("id", row.id)
         given[ID_TEXT] = options["id"]
     data = encode(decode(row.data))
-    new = record(job=job, data=data, options=options, given=given, id=JobId(), now=added_at)
+    new = record(job=job, data=data, options=options, given=given, id=new_id(), now=added_at)
     ready_at = now if new.ready_at == added_at else new.ready_at
     if row.declared is None:
         new = changed(new, options=replace(new.options, undeclared=True))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from taskqueue.errors import InvalidJob, JobNotFound, KeyTaken, WrongStatus
 from taskqueue.execution.declared_options import known_types
 from taskqueue.insight import records
-from taskqueue.model.ids import JobId, copy_id
+from taskqueue.model.ids import JobId, copy_id, new_id
 from taskqueue.model.lifecycle.pending import given_up
 from taskqueue.model.lifecycle.recovered_copy import copies_of_part, copy, copy_of, failed_part, with_own_key
 from taskqueue.model.meta import META
@@ -106,7 +106,7 @@ def recover(store: Store, id: JobId, at: Any, data: Any = SAME_DATA) -> Record:
     if ended.job == STAGE:
         raise InvalidJob(f"job {id} is a stage of a bulk action: `taskqueue bulk NAME --rest` adds another stage")
     now = store.now()
-    again = copy(ended, JobId(), _moment(at, now), now)
+    again = copy(ended, new_id(), _moment(at, now), now)
     if data is not SAME_DATA:
         text = _encoded(again, data)
         again = revised(again if _is_same(text, ended) else with_own_key(again), {}, text, now)

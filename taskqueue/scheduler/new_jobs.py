@@ -15,7 +15,7 @@ from taskqueue.errors import InvalidJob, InvalidOption, JobNotFound
 from taskqueue.execution.declared_options import declared, known, known_types
 from taskqueue.insight.records import present, with_id_text
 from taskqueue.model import runnable
-from taskqueue.model.ids import JobId, id_of_text, new_ids
+from taskqueue.model.ids import JobId, id_of_text, new_id, new_ids
 from taskqueue.model.job import TaskFunction
 from taskqueue.model.job_path import path_of
 from taskqueue.model.job_types import JobTypes, types_of
@@ -132,7 +132,7 @@ def _checked_order(
         raise InvalidOption(f"{where}{path}: receives={list(given['receives'])}: depends_on is empty: name a job")
     else:
         data = _checked_data(job, data, where)
-    new = record(job=path, data=encode(data, f"{where}data"), options=every, given=given, id=next(new_ids()), now=now)
+    new = record(job=path, data=encode(data, f"{where}data"), options=every, given=given, id=new_id(), now=now)
     return Order(record=_undeclared(new) if isinstance(known_job, str) else new, given=given, options=every)
 
 
@@ -149,7 +149,7 @@ def _record_like(
         template = changed(template, given={**template.given, **own})
     return changed(
         template,
-        id=next(new_ids()),
+        id=new_id(),
         data=_data_text(job, data, where),
         created_at=now,
         ready_at=now,

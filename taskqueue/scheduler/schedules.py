@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 from taskqueue.errors import InvalidOption, ScheduleNotFound, Unreadable
 from taskqueue.execution.custom_schedule import next_of
-from taskqueue.model.ids import JobId
+from taskqueue.model.ids import JobId, new_id
 from taskqueue.model.job_path import class_path
 from taskqueue.model.options import named, value_of
 from taskqueue.model.options.table import OPTIONS
@@ -257,7 +257,7 @@ def trigger_now(store: Store, name: str) -> Record:
 
     def triggered(plan: NamedSchedule, now: datetime) -> tuple[NamedSchedule, list[Record]]:
         _check_readable(plan)
-        job[:] = [fire.job_for(plan, now, now, id=JobId())]
+        job[:] = [fire.job_for(plan, now, now, id=new_id())]
         return next_version(plan, recent=(*plan.recent, job[0].id)[-RECENT:]), job
 
     _changed(store, name, triggered)

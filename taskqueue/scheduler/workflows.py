@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, ca
 
 from taskqueue.errors import InvalidJob, InvalidOption, InvalidQuery, JobNotFound
 from taskqueue.execution.declared_options import declared, known
-from taskqueue.model.ids import WORKFLOW_TAG, JobId
+from taskqueue.model.ids import WORKFLOW_TAG, JobId, new_id
 from taskqueue.model.job import Job, TaskFunction
 from taskqueue.model.lifecycle.recovered_copy import last_copy, origin_of, origins_of
 from taskqueue.model.options import named, validators
@@ -434,7 +434,7 @@ def _entries(levels: Iterable[Iterable[Any]], options: Mapping[str, Any]) -> Ite
                 f"{len(level):,} jobs would run side by side before another one, and at most {MOST_BESIDE:,} can: "
                 "give each more to do, for instance with map(…, batch=100)"
             )
-    ids = sorted(JobId() for level in every for _ in level)  # in the order in which they are found again
+    ids = sorted(new_id() for level in every for _ in level)  # in the order in which they are found again
     given, first = iter(ids), ids[0]
     before: list[JobId] = []
     for level in every:

@@ -15,7 +15,7 @@ from typing import Any
 
 from taskqueue.errors import InvalidOption, JobNotFound, ScheduleNotFound, WrongStatus
 from taskqueue.model.controls import Kind
-from taskqueue.model.ids import JobId, id_of_text
+from taskqueue.model.ids import JobId, id_of_text, new_id
 from taskqueue.model.options import value_of
 from taskqueue.model.record import OnFailure, Record, Status
 from taskqueue.model.serializer import decode
@@ -69,7 +69,7 @@ class Actions:
         if key is not None:
             given.update(unique=_unique(self._viewer.user.name, key), unique_for=KEY_FOR)
         value = typed_data(job, data)
-        id = value_of("id", given.get("id")) or JobId()
+        id = value_of("id", given.get("id")) or new_id()
         given["id"] = id
         with self._acting("add", str(id_of_text(job, id) if isinstance(id, str) else id), job=job, key=key):
             process = self._scheduler.add_job(job, value, **given)

@@ -8,10 +8,10 @@ import pytest
 
 from taskqueue import Scheduler
 from taskqueue.store import Store
-from tests.store.conftest import Opener, mongo_database, opener, store_url
+from tests.store.conftest import Opener, mongo_database, opener, postgresql_connection, store_url
 from tests.store.fair import ORDERS, ordered
 
-__all__ = ["mongo_database", "opener", "scheduler", "store", "store_url"]
+__all__ = ["mongo_database", "opener", "postgresql_connection", "scheduler", "store", "store_url"]
 
 
 @pytest.fixture(params=ORDERS)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 import pytest
 from bson import ObjectId
 
-from taskqueue import Every, Limit, Rate, Scheduler, ShellJob, Status, retry
+from taskqueue import Every, Limit, Rate, Scheduler, ShellJob, Status, retry, workflows
 from taskqueue.errors import DataTooLarge, DuplicateId, InvalidJob, InvalidOption
 from taskqueue.model.record import Cause
 from tests.scheduler import jobs
@@ -430,3 +430,14 @@ def test_a_number_that_python_refuses_to_write_is_refused_in_words(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         call(scheduler)
+
+
+def test_jobs_come_in_the_order_in_which_they_were_added_however_that_was(scheduler: Scheduler) -> None:
+    first = scheduler.add_job(Echo, 1)
+    scheduler.run_pending()
+    second = scheduler.recover_job(first.id)
+    chained = workflows.chain(scheduler, (Echo, 1), (Echo, 2)).processes
+    last = scheduler.add_jobs([(Echo, 1), (Mail, 2)])
+
+    ids = [process.id for process in (first, second, *chained, *last)]
+    assert ids == sorted(ids)

@@ -27,7 +27,7 @@ from taskqueue.daemon.protocol.messages import (
     changed,
 )
 from taskqueue.model.finding import Level
-from taskqueue.model.ids import JobId
+from taskqueue.model.ids import new_id
 from taskqueue.model.serializer import encode
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class LeaderRun:
 
     def _start(self) -> None:
         if self._leads and not self._run_id:
-            self._run_id, self._started_at = str(JobId()), time.monotonic()
+            self._run_id, self._started_at = str(new_id()), time.monotonic()
             self._send(changed(self._hook, id=self._run_id))
 
     def _start_later(self) -> None:

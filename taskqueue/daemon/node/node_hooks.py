@@ -20,7 +20,7 @@ from taskqueue.daemon.protocol.messages import (
     RunsHandedBack,
     Started,
 )
-from taskqueue.model.ids import JobId
+from taskqueue.model.ids import new_id
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class NodeHooks:
             return
         self._has_begun = False
         name, source = self._queued.popleft()
-        self._current = RunHook(id=str(JobId()), name=name, source=source)
+        self._current = RunHook(id=str(new_id()), name=name, source=source)
         self._send(self._current)
 
     def _on_ended(self, ended: Ended, hook: RunHook) -> None:

@@ -19,7 +19,7 @@ from pymongo.read_concern import ReadConcern
 
 from taskqueue.errors import CursorTooOld, StoreContended
 from taskqueue.model.events import FLUSHED
-from taskqueue.model.ids import JobId
+from taskqueue.model.ids import JobId, new_id
 from taskqueue.model.reading import readable, text
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import EPOCH
@@ -142,7 +142,7 @@ class EventLog:
             return_document=ReturnDocument.AFTER,
         )
         events, number = self._connection.collections.events, int(counter["reached"])
-        event = Event(id=f"{FLUSHED}:{JobId()}", name=FLUSHED, at=now)
+        event = Event(id=f"{FLUSHED}:{new_id()}", name=FLUSHED, at=now)
         while _insert(events, [{**_page(number, [event]), FLUSHED: True}]):  # a reader has filled this number
             number = self._take(1)
         events.delete_many({"_id": {"$lte": counter["pruned"]}})

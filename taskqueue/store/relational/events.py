@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from taskqueue.errors import CursorTooOld
 from taskqueue.model.events import FLUSHED
-from taskqueue.model.ids import JobId
+from taskqueue.model.ids import JobId, new_id
 from taskqueue.model.reading import readable, text
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import milliseconds, moment
@@ -151,7 +151,7 @@ def forget(work: Transaction, at: datetime) -> None:
     """Remove all events, and record the flush right after the last one: its reader has missed nothing."""
     _, last = work.execute(ENDS).fetchone()
     work.execute("DELETE FROM events")
-    about = json.dumps({"id": f"{FLUSHED}:{JobId()}", "node": ""})
+    about = json.dumps({"id": f"{FLUSHED}:{new_id()}", "node": ""})
     work.execute(_INSERT_AT, (last + 1, FLUSHED, milliseconds(at), about))
 
 
