@@ -34,7 +34,7 @@ _random = (0, b"")
 
 
 def new_ids() -> Iterator[JobId]:
-    """Yield new ids without end, each after those that this process has made; all have the time of the first.
+    """Yield new ids without end, in order within this process; all have the time of the first.
 
     They are made as ``JobId()`` makes them, which reads the clock and the number of the process for each. Ids of that
     kind do not come in the same order, so that jobs have none. After 16 million ids the count begins again.
