@@ -172,6 +172,8 @@ def status_of(client: TestClient, route: ApiRoute, path: str, token: str) -> int
     headers = {name: value for name, (place, value) in given.items() if place == "header"}
     query = {name: value for name, (place, value) in given.items() if place == "query"}
     body = None if route.body is None else example(route.body.schema)
+    if route.name == "define_schedule":  # its schema cannot say that one of the ways to give times is required
+        body = {**(body or {}), "every": "5m"}
     headers["authorization"] = f"Bearer {token}"
     return client.request(route.method, f"/api/v1{path}", params=query, headers=headers, json=body).status_code
 
@@ -182,7 +184,7 @@ def test_each_operation_is_open_to_the_users_that_it_names(
     users, tokens = people
     ended = scheduler.run_job(Broken, retry=0)
     scheduler.schedule("nightly", "shop:Report", cron="0 3 * * *", queue="reports")
-    client = browser(users=users, hosts=[HOST], addable=["shop.jobs:MailJob"])
+    client = browser(users=users, hosts=[HOST], addable=["shop.jobs:MailJob", "shop.jobs:ReportJob"])
 
     for route in ROUTES:
         if route.name == "follow_events":  # its answer has no end
