@@ -18,7 +18,7 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 from taskqueue.daemon.node.maintenance import MAINTAIN_EVERY, PRUNE_BATCH, REPAIR_EVERY, TIDY_EVERY
 from taskqueue.model.controls import Control, Kind
 from taskqueue.model.limits import Limit, lane, limit_keys_of
-from taskqueue.model.query import parse
+from taskqueue.model.query import PENDING, parse
 from taskqueue.model.record import Cause, Options, Record, Status
 from taskqueue.store import Claim, Lease, Store
 from taskqueue.store.bell import WORK, Bell
@@ -356,6 +356,15 @@ def test_figures_of_a_time_look_at_no_more_records_than_they_may(store: Store, m
 
     assert seen["docsExamined"] == 10
     assert seen["keysExamined"] < 20
+
+
+def test_a_count_with_a_bound_looks_at_no_more_records_than_that(store: Store, mongo_set: str) -> None:
+    store.add([a_record() for _ in range(200)])
+
+    with MongoClient[dict[str, Any]](mongo_set) as client:
+        assert walked(client[NAME], lambda: store.count(PENDING, 20)) <= 21
+
+    assert store.count(PENDING, 20) == 20
 
 
 def test_a_backlog_of_a_paused_queue_is_not_walked(store: Store, mongo_set: str) -> None:

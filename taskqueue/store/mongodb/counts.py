@@ -1,4 +1,7 @@
-"""Counts jobs by queue and status: all ended jobs once, then only jobs that end or are removed."""
+"""Counts jobs by queue and status: all ended jobs once, then only jobs that end or are removed.
+
+The leading node stores its count of ended jobs every minute, so a process that starts need not count them all.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from bson import ObjectId
-from pymongo import ASCENDING, DESCENDING, DeleteMany, UpdateOne
+from pymongo import ASCENDING, DESCENDING, UpdateOne
 from pymongo.client_session import ClientSession
 from pymongo.errors import OperationFailure
 
@@ -20,7 +23,7 @@ from taskqueue.model.reading import readable, text
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import EPOCH
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.documents import Document
+from taskqueue.store.mongodb.documents import Document, needed_time_in
 from taskqueue.store.mongodb.indexes import OUTCOMES, WAITING_IN_QUEUE
 
 Counts: TypeAlias = "Counter[tuple[str, Status]]"
@@ -51,7 +54,7 @@ COUNTED_FOR = 3600.0
 """Seconds after which all jobs are counted again, since ends written later than the lag were missed."""
 
 FORGOTTEN_AFTER = timedelta(days=1)
-"""How long a queue's removals are kept without another one: by then all counts are newer and need not subtract them."""
+"""How long a queue's removals are kept without another one: by then the stored count and all others are newer."""
 
 UNFINISHED_AFTER = timedelta(minutes=1)
 """The age at which the process of a noted removal must have died: its call would have given up by then."""
@@ -65,6 +68,9 @@ REMOVING = "removing "
 _REMOVED_OF_QUEUES = {"$gte": f"{REMOVED}0", "$lt": f"{REMOVED}:"}
 
 _FLUSHED = f"{REMOVED}all"
+
+_STORED = "ended"
+"""The fact with the stored count of ended jobs."""
 
 _ENDS = {"_id": False, "ended_at": True}
 
@@ -125,6 +131,11 @@ class CountReads:
             document["_id"]: Removals(document["records"], document.get("before"), document.get("token"))
             for document in documents
         }
+
+    def stored_count(self) -> _Count | None:
+        """Return the count of ended jobs that the leading node has stored; None if there is none."""
+        documents = self._collections.facts.find({"_id": _STORED}, session=self._session)
+        return next(iter(readable(documents, _count_in, "the stored count of ended jobs")), None)
 
     def waiting_jobs(self) -> Counts:
         """Return how many jobs wait in each queue."""
@@ -207,13 +218,19 @@ class _Count:
     removed: Removed
     """The removals that were known at the count; the counts do not include these jobs."""
     counted_at: float
+    """When all jobs were counted, in seconds since 1970 by the clock of the host that counted."""
+
+    @property
+    def is_old(self) -> bool:
+        """Whether all jobs should be counted again."""
+        return abs(time.time() - self.counted_at) > COUNTED_FOR
 
     def is_wrong(self, removed: Removed) -> bool:
-        """Return whether all jobs must be counted again: the count is old, or uncounted jobs may have been removed.
+        """Return whether the count cannot be used any more, because uncounted jobs may have been removed.
 
         Of removed jobs, only their number and last end are known; an end after ``until`` may be of an uncounted job.
         """
-        if time.monotonic() - self.counted_at > COUNTED_FOR or self.removed.get(_FLUSHED) != removed.get(_FLUSHED):
+        if self.removed.get(_FLUSHED) != removed.get(_FLUSHED):
             return True
         return any(self._misses(now, self.removed.get(id)) for id, now in removed.items())
 
@@ -268,9 +285,9 @@ class Tally:
     def note_removed(self, status: Status, queues: Iterable[object], before: datetime, now: datetime) -> None:
         """Note, for each queue, how many of its jobs with this status, ended before this time, were removed.
 
-        A job whose queue is damaged was never counted. Queues without a removal for a long time are forgotten.
+        A job whose queue is damaged was never counted.
         """
-        changes: list[UpdateOne | DeleteMany] = [
+        changes = [
             UpdateOne(
                 {"_id": f"{REMOVED}{int(status)} {queue}"},
                 {
@@ -283,22 +300,60 @@ class Tally:
             for queue, number in Counter(queue for queue in queues if type(queue) is str).items()
         ]
         if changes:
-            changes.append(DeleteMany({"_id": _REMOVED_OF_QUEUES, "at": {"$not": {"$gte": now - FORGOTTEN_AFTER}}}))
             self._connection.collections.facts.bulk_write(changes)
 
     def count_again(self) -> None:
         """Make all clients count again after jobs were removed without a note, or all jobs were removed."""
         self._connection.collections.facts.update_one({"_id": _FLUSHED}, {"$inc": {"records": 1}}, upsert=True)
 
+    def store_count(self, reads: CountReads, now: datetime) -> bool:
+        """Store the count of ended jobs for processes that start later; return whether jobs are still to be counted.
+
+        Each call counts one portion. Removals that the stored count includes are forgotten after a long time.
+        """
+        with self._lock:
+            removed = reads.removals()
+            base = self._base_for(removed, reads)
+            if base is None and not self._count_portion(removed, reads):
+                return True
+            base = base or self._base
+            if base is None:
+                return False
+            self._advance(base, removed, reads)
+            base = self._base or base
+        counts = base.counts.copy()
+        counts.subtract(_removed_between(base.removed, removed))
+        stored = _Count(until=base.until, counts=counts, removed=removed, counted_at=base.counted_at)
+        facts = self._connection.collections.facts
+        facts.replace_one({"_id": _STORED}, _document(stored), upsert=True)
+        facts.delete_many({"_id": _REMOVED_OF_QUEUES, "at": {"$not": {"$gte": now - FORGOTTEN_AFTER}}})
+        return self._begun is not None
+
     def _ended_jobs(self, reads: CountReads) -> Counts:
         """Return the counts of ended jobs, and cache the part for jobs that ended long enough ago."""
-        removed, base = reads.removals(), self._base
-        if base is None or base.is_wrong(removed):
-            self._base = None
-            base = self._count_all(removed, reads)
-            if base is None:
-                return reads.by_queue(_ended_after(None))
-            self._base = base
+        removed = reads.removals()
+        base = self._base_for(removed, reads)
+        while base is None and not self._count_portion(removed, reads):
+            pass
+        base = base or self._base
+        return reads.by_queue(_ended_after(None)) if base is None else self._advance(base, removed, reads)
+
+    def _base_for(self, removed: Removed, reads: CountReads) -> _Count | None:
+        """Return the count to start from, the stored one if it is better; an old one is renewed portion by portion."""
+        base = self._base
+        if base is not None and base.is_wrong(removed):
+            base = None
+        if base is None or base.is_old:
+            stored = reads.stored_count()
+            if stored is not None and (base is None or stored.counted_at >= base.counted_at):
+                base = None if stored.is_wrong(removed) else stored
+        self._base = base
+        if base is not None and base.is_old:
+            self._count_portion(removed, reads)
+        return self._base
+
+    def _advance(self, base: _Count, removed: Removed, reads: CountReads) -> Counts:
+        """Return the counts of ended jobs, and include jobs in the base that ended long enough ago."""
         counts = base.counts.copy()
         counts.subtract(_removed_between(base.removed, removed))
         since = reads.by_queue(_ended_after(base.until))
@@ -310,29 +365,49 @@ class Tally:
         counts.update(since)
         return counts
 
-    def _count_all(self, removed: Removed, reads: CountReads) -> _Count | None:
-        """Count all jobs that ended long enough ago, oldest first; None if there are none.
+    def _count_portion(self, removed: Removed, reads: CountReads) -> bool:
+        """Count the next portion of all jobs that ended long enough ago, oldest first; return whether none is left.
 
-        If the call takes too long, its count is kept, and the next call continues from there.
+        The count becomes the base once it is complete. A call that takes too long leaves it to the next call.
         """
         begun = self._begun
         if begun is None or begun.is_wrong(removed):
+            self._begun = None
             until = reads.stable_until()
             if until is None:
-                return None
-            begun = self._begun = _Count(until=until, counts=Counter(), removed=removed, counted_at=time.monotonic())
+                return True
+            begun = self._begun = _Count(until=until, counts=Counter(), removed=removed, counted_at=time.time())
             self._reached.clear()
         for status in ENDED:
             if status not in self._reached:
                 begun.counts.update(reads.by_queue({"status": status, "ended_at": None}))
                 self._reached[status] = EPOCH
-            while (since := self._reached[status]) < begun.until:
+            if (since := self._reached[status]) < begun.until:
                 end = reads.end_of_portion(status, since, begun.until, self._portion_size)
                 portion = {"status": status, "ended_at": {"$gt": since, "$lte": end}}
                 begun.counts.update(reads.by_queue(portion))
                 self._reached[status] = end
-        self._begun = None
-        return begun
+                return False
+        self._base, self._begun = begun, None
+        return True
+
+
+def _document(count: _Count) -> Document:
+    return {
+        "until": count.until,
+        "counted_at": count.counted_at,
+        "counts": [[queue, int(status), number] for (queue, status), number in count.counts.items() if number],
+        "removed": [[id, *removals] for id, removals in count.removed.items()],
+    }
+
+
+def _count_in(document: Document) -> _Count:
+    return _Count(
+        until=needed_time_in(document["until"]),
+        counts=Counter({(text(queue), Status(status)): int(number) for queue, status, number in document["counts"]}),
+        removed={text(id): Removals(*removals) for id, *removals in document["removed"]},
+        counted_at=float(document["counted_at"]),
+    )
 
 
 def _counted(group: Document) -> tuple[tuple[str, Status], bool, int]:

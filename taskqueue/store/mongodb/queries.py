@@ -246,11 +246,19 @@ class Queries:
         return (max if falling else min)(times, default=None)
 
     def count(self, query: Query, most: int | None = None) -> int:
-        if fields_of(query) <= {"queue", "status"}:
+        fields, statuses = fields_of(query), statuses_of(query)
+        if most is not None and fields == {"status"} and statuses is not None:  # the tally reads all pending jobs
+            of_statuses: Document = {"status": {"$in": statuses}}
+            return self._connection.collections.jobs.count_documents(of_statuses, hint=OUTCOMES, limit=most)
+        if fields <= {"queue", "status"}:
             counted = sum(number for key, number in self.tally().items() if holds_for(query, *key))
             return counted if most is None else min(counted, most)
         bound: dict[str, Any] = {} if most is None else {"limit": most}
         return self._connection.collections.jobs.count_documents(filter_of(query), **bound)
+
+    def store_count(self, now: datetime) -> bool:
+        """Store the count of ended jobs for processes that start later; return whether jobs are still to be counted."""
+        return self.state_reader.read(lambda reads: self.counts.store_count(reads, now))
 
     def tally(self) -> Mapping[tuple[str, Status], int]:
         """Return how many records there are for each queue and status."""

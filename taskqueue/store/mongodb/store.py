@@ -117,7 +117,6 @@ class MongoStore:
     waiting_since = indexed(_part("_queries", Queries.waiting_since))
     waiting_lanes = indexed(_part("_queries", Queries.waiting_lanes))
     history = indexed(_part("_history", History.read, is_flushed=True))
-    tidy_history = indexed(_part("_history", History.tidy))
     present = _part("_queries", Queries.present)
     postponed = indexed(_part("_queries", Queries.postponed))
     workflows = indexed(_part("_queries", Queries.workflows))
@@ -179,6 +178,11 @@ class MongoStore:
         self._event_writer.flush()
         with self._reached():
             return self._retention.prune(before, events_before, limit, self._clock.now())
+
+    @indexed
+    def tidy_history(self, now: datetime, limit: int) -> bool:
+        with self._reached():
+            return self._queries.store_count(now) or self._history.tidy(now, limit)
 
     def flush(self) -> int:
         self._event_writer.flush()
