@@ -74,7 +74,8 @@ class WorkReader:
         own = {step: {at: {_OWN: part[_OWN]} for at, part in parts.items()} for step, parts in every.items()}
         begin = period.begin(now)
         apart = {at: _apart(part) for at, part in every[period.step].items() if moment(at) >= begin}
-        runs, running = self._runs(of, now)
+        state = next((queue for queue in queues if of == (Scope.QUEUE, queue.name)), None)
+        runs, running = self._runs(of, state, now)
         slowest = self._slowest(of, every[period.step], period.step, begin)
         last, newest = self._last(of, every, now)
         looked_at = [*(run.record for run in runs), *slowest, *newest]
@@ -86,7 +87,7 @@ class WorkReader:
             parts=work_report.chart_parts(own[period.step], period, now),
             named=work_report.named_work(apart, of, begin, now),
             errors=work_report.errors_of(apart, judged),
-            state=next((queue for queue in queues if of == (Scope.QUEUE, queue.name)), None),
+            state=state,
             runs=runs,
             running=running,
             slowest=slowest,
@@ -112,10 +113,12 @@ class WorkReader:
                 self._kept.popitem(last=False)
             return cached
 
-    def _runs(self, of: WorkOf, now: datetime) -> tuple[list[Run], int]:
+    def _runs(self, of: WorkOf, state: QueueState | None, now: datetime) -> tuple[list[Run], int]:
         query = And((RUNNING, of.query))
         records = self._store.find(query, limit=MOST_RUNS)
-        running = self._store.count(query) if len(records) == MOST_RUNS else len(records)
+        running = len(records)
+        if running == MOST_RUNS:
+            running = max(running, state.running) if state is not None else self._store.count(query)
         return overview.runs_of(records, overview.usual_times(self._figures.runs(now)), now), running
 
     def _slowest(self, of: WorkOf, parts: Parts, step: Step, begin: datetime) -> list[Record]:

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.scheduler import Scheduler
+from taskqueue.store import Store
 
 LOOKS_AT = 5_000
 """How many jobs a page looks at, of each status if it is in the order of ends: a few hundredths of a second."""
@@ -34,9 +36,10 @@ def search(
     """Return up to ``limit`` jobs that match and have one of these statuses, among the next jobs in this order."""
     field, operator = order.removeprefix("-"), "$gte" if order.startswith("-") else "$lte"
     of_statuses = {"status": {"$in": [int(status) for status in statuses]}}
+    store = scheduler._connections.store  # noqa: SLF001 - the store of a scheduler is for this layer
     time = None
-    if field in ("created_at", "ended_at") and scheduler.count_jobs(of_statuses) > looks_at:
-        time = _time_after(scheduler, order, after, [status for status in statuses if status.is_final], looks_at)
+    if field in ("created_at", "ended_at") and store.count(parse(of_statuses), looks_at + 1) > looks_at:
+        time = _time_after(store, order, after, [status for status in statuses if status.is_final], looks_at)
     if time is None:
         return Search(scheduler.find_jobs(query, order=order, limit=limit, after=after))
     near = {"$and": [query, {field: {operator: time}}]}
@@ -50,10 +53,9 @@ def search(
 
 
 def _time_after(
-    scheduler: Scheduler, order: str, after: Process | None, final: Sequence[Status], steps: int
+    store: Store, order: str, after: Process | None, final: Sequence[Status], steps: int
 ) -> datetime | None:
     """Return the time up to which this many jobs follow the job ``after``; None if there are fewer."""
-    store = scheduler._connections.store  # noqa: SLF001 - the store of a scheduler is for this layer
     if after is None:
         return store.time_after(order, steps, final)
     begin = getattr(after.snapshot, order.removeprefix("-"))
