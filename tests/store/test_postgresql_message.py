@@ -11,10 +11,11 @@ import psycopg
 import pytest
 
 from taskqueue.errors import StoreUnavailable
+from taskqueue.model.ids import ID_TEXT, WORKFLOW, JobId
 from taskqueue.model.lifecycle.outcomes import Snoozed
 from taskqueue.model.limits import Limit, Rate, lane
 from taskqueue.model.query import parse
-from taskqueue.model.record import Record
+from taskqueue.model.record import Record, Status
 from taskqueue.store import Note, Store
 from taskqueue.store.open import open_store
 from taskqueue.store.postgresql.database import PostgreSQLDatabase
@@ -27,6 +28,7 @@ from tests import budgets
 from tests.postgresql import PostgreSQL
 from tests.store.records import NOON, SECOND, WEB_1, a_record, claim, settlement
 
+MANY = 4_000
 TWICE = "SELECT {} * CAST(? AS bigint)"
 
 
@@ -105,6 +107,41 @@ def test_a_claim_is_found_by_its_id_however_many_jobs_run(store: Store) -> None:
     store.settle([settlement(run, Snoozed(seconds=60)) for run in others[100:110]], NOON)
 
     assert entries_read() == before
+
+
+_READ = """
+SELECT seq_tup_read + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = 'jobs')
+FROM pg_stat_user_tables WHERE relname = 'jobs'
+"""
+
+
+def test_a_list_reads_few_rows_among_many(store: Store) -> None:
+    raw = store._engine._database.raw  # type: ignore[attr-defined]
+
+    def rows_read() -> int:
+        raw.execute("SELECT pg_stat_force_next_flush()")
+        [rows] = raw.execute(_READ).fetchone()
+        return int(rows)
+
+    for _ in range(10):
+        store.add([a_record() for _ in range(MANY // 10)])
+        store.settle([settlement(run) for run in claim(store, MANY // 10).records], NOON)
+    store.add([a_record(given={WORKFLOW: str(first), ID_TEXT: f"invoice {first}"}) for first in (JobId(), JobId())])
+    store.add([a_record() for _ in range(MANY // 20)])
+    raw.execute("ANALYZE taskqueue.jobs")
+    waiting = parse({"status": int(Status.WAITING), "job": "other"})
+    calls: dict[str, Callable[[], object]] = {
+        "workflows": lambda: store.workflows(None, 50),
+        "by the text of its id": lambda: store.find(parse({"id_text": "invoice 7"}), order="-created_at", limit=2),
+        "oldest waiting": lambda: store.find(waiting, order="created_at", limit=50),
+    }
+    read = {}
+    for name, call in calls.items():
+        before = rows_read()
+        call()
+        read[name] = rows_read() - before
+
+    assert {name: rows for name, rows in read.items() if rows > MANY // 4} == {}
 
 
 def full_limit(number: int) -> list[Record]:

@@ -83,6 +83,9 @@ def _find(database: Database, query: Query, order: str, limit: int, after: tuple
     following, more = ("TRUE", []) if after is None else _following(column, falling, after)
     condition = f"{where} AND {following}", [*values, *more]
     statuses, related = _statuses(database, query), _related(query)
+    if _has_text(query):
+        text, bound = condition
+        return _found(database, _only(f"SELECT rowid AS number FROM jobs WHERE {text}"), ("TRUE", bound), order, limit)
     if related is not None and _are_few(database, related):
         return _found(database, _only(related), condition, order, limit)
     if column == "ended_at":
@@ -290,6 +293,16 @@ def _related(query: Query) -> str | None:
     return None
 
 
+def _has_text(query: Query) -> bool:
+    """Return whether all matching records have a given text as id: these are few."""
+    match query:
+        case Compare(field="id_text", operator=Operator.EQ, value=str()):
+            return True
+        case And(parts=parts):
+            return any(map(_has_text, parts))
+    return False
+
+
 def _are_few(database: Database, rows: str) -> bool:
     """Return whether these records are so few that sorting them is cheaper than walking all records in order.
 
@@ -301,7 +314,7 @@ def _are_few(database: Database, rows: str) -> bool:
 
 def _only(rows: str) -> str:
     """Return a source of only these records, each found through the index of its status."""
-    return f"({rows}) AS these CROSS JOIN jobs ON jobs.rowid = number"
+    return f"({rows}) AS chosen CROSS JOIN jobs ON jobs.rowid = number"
 
 
 def _rows(query: Query, statuses: Sequence[int]) -> str:
