@@ -36,8 +36,8 @@ MOST_SLOW = 10
 LAST = 500
 """How many of the last jobs are read for their tags and meta."""
 
-WALKED = 5_000
-"""About the most ended jobs of all classes and queues that a search passes over."""
+WALKED = 2_500
+"""About the most ended jobs of all classes and queues that each of the two searches passes over."""
 
 SETTLED_WITHIN = timedelta(minutes=1)
 """A job ends this long before it is settled, and counted, at most; longer only if its node cannot reach the store."""

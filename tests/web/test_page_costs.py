@@ -33,7 +33,7 @@ GROWING = (
 )
 """A count of jobs of one class, before an action, looks at all that failed; a filter looks at up to 5,000 jobs.
 
-The page of a class or queue passes 5,000 ended jobs, twice (``insight.work_reader.WALKED``), in a store that has them.
+The page of a class or queue passes 2,500 ended jobs, twice (``insight.work_reader.WALKED``), in a store that has them.
 """
 
 Costs = Mapping[str, int]
