@@ -26,7 +26,7 @@ KILL_TAKES_AT_MOST = 5.0
 """Seconds to wait for killed processes: one that is stuck in the kernel runs no code of a job any more."""
 
 LOCKS = 10
-"""RLIMITLOCKS of asm-generic/resource.h, which the module ``resource`` does not name."""
+"""RLIMIT_LOCKS of asm-generic/resource.h, which the module ``resource`` does not name; workers are marked by it."""
 
 _PID = 22  # bits: the most that Linux knows
 _BORN = 24  # bits: the lowest of the start time of the manager or worker
