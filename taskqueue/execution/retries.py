@@ -37,6 +37,11 @@ from taskqueue.model.schedules import seconds_of
 from taskqueue.model.shown_text import as_code
 from taskqueue.model.timestamps import moment
 
+log = logging.getLogger(__name__)
+
+UNKNOWN_LIMIT = 20
+"""Maximum number of unknown names that are stored with a failure."""
+
 Finder = Callable[[str], type]
 """Finds the class that an import path names."""
 
@@ -147,12 +152,6 @@ def _understood(answer: object) -> RetryIn | GiveUp:
         case bool() | str():
             raise InvalidOption(f"it answered {as_code(answer)}: return seconds, RetryIn(after=…), GiveUp() or None")
     return RetryIn(after=seconds_of(answer))
-
-
-log = logging.getLogger(__name__)
-
-UNKNOWN_LIMIT = 20
-"""Maximum number of unknown names that are stored with a failure."""
 
 
 def with_public_names(outcome: Outcome, names: Sequence[str], path: str) -> Outcome:

@@ -340,6 +340,3 @@ def _remember(store: Store, application: str, digest: str) -> None:
         ),
         now,
     )
-
-
-log = logging.getLogger(__name__)
