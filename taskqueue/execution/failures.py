@@ -56,8 +56,12 @@ def errors_shown(error: BaseException) -> list[Leaf]:
 
 
 def brief(error: BaseException) -> str:
-    """Return the error in one line; its type if it has no message."""
-    message = message_of(error)
+    """Return the error of code that has ended in one line; its type if it has no message."""
+    return with_type(error, _final_message_of(error))
+
+
+def with_type(error: BaseException, message: str) -> str:
+    """Return the message after the type of its error; the type alone if the message is empty."""
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
@@ -66,13 +70,18 @@ def failure_of(error: BaseException) -> Failure:
 
     A group is described by its errors if they are of one class; its traceback has all of them.
     """
-    _leave_out_interrupts(error)
-    lines = traceback.format_exception(type(error), error, _of_the_job(error))
     shown = errors_shown(error)
     failure = _named(shown[0] if len({type(leaf.error) for leaf in shown}) == 1 else Leaf(error))
     if len(shown) > 1:
         failure = replace(failure, message=_joined(shown))
-    return replace(failure, traceback=clean(concealed_in("".join(lines)))[-TRACEBACK_LIMIT:])
+    return replace(failure, traceback=traceback_of(error))
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the traceback as it is stored: from the job's code on, cut to size, without the passwords in URLs."""
+    _leave_out_interrupts(error)
+    lines = traceback.format_exception(type(error), error, _of_the_job(error))
+    return clean(concealed_in("".join(lines)))[-TRACEBACK_LIMIT:]
 
 
 def parts_of(error: BaseException) -> tuple[Failure, ...]:
@@ -84,7 +93,7 @@ def parts_of(error: BaseException) -> tuple[Failure, ...]:
 def _named(leaf: Leaf) -> Failure:
     """Return the class, the message and the bases of an error; the bases include the groups that contain it."""
     kind, *bases = map(dotted, leaf.classes)
-    return Failure(type=kind, message=kept(message_of(leaf.error)), bases=tuple(bases))
+    return Failure(type=kind, message=kept(_final_message_of(leaf.error)), bases=tuple(bases))
 
 
 def kept(message: str) -> str:
@@ -103,7 +112,7 @@ def _way_of(error: BaseException) -> str:
 def _joined(shown: list[Leaf]) -> str:
     """Return the distinct messages of several errors."""
     is_mixed = len({type(leaf.error) for leaf in shown}) > 1
-    messages = dict.fromkeys(brief(leaf.error) if is_mixed else message_of(leaf.error) for leaf in shown)
+    messages = dict.fromkeys(brief(leaf.error) if is_mixed else _final_message_of(leaf.error) for leaf in shown)
     return kept(f"{len(shown)} errors: {'; '.join(messages)}")
 
 
@@ -128,8 +137,23 @@ def _leave_out_interrupts(error: BaseException) -> None:
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of an error; words about its class if it has none because it fails itself."""
+    """Return the message of an error; words about its class if its ``__str__`` fails.
+
+    ``__str__`` is user code: an interrupt or an exit in it is raised.
+    """
     try:
         return f"{error}{_way_of(error)}"
-    except BaseException as broken:  # __str__ is user code, and a run must end with its error whatever that raises
-        return f"(its __str__ raised {type(broken).__name__})"
+    except Exception as broken:
+        return _without_message(broken)
+
+
+def _final_message_of(error: BaseException) -> str:
+    """Return the message of an error that ends a run, whatever its ``__str__`` raises."""
+    try:
+        return message_of(error)
+    except BaseException as broken:
+        return _without_message(broken)
+
+
+def _without_message(broken: BaseException) -> str:
+    return f"(its __str__ raised {type(broken).__name__})"

@@ -6,15 +6,14 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from taskqueue.execution.failures import failure_of, kept
+from taskqueue.execution.failures import kept, message_of, traceback_of
 from taskqueue.model.job import Job, TaskFunction
-from taskqueue.model.job_path import PATH_SHAPE
+from taskqueue.model.job_path import PATH_SHAPE, dotted
 from taskqueue.model.job_types import JobTypes, types_of
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.main_module import defining_module, main_module
@@ -132,8 +131,8 @@ def _module(path: str, name: str) -> Any:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        failure = failure_of(error)
-        raise CannotLoad(replace(failure, message=kept(f"{path} cannot be loaded: {failure.message}"))) from error
+        message = kept(f"{path} cannot be loaded: {message_of(error)}")
+        raise CannotLoad(Failure(type=dotted(type(error)), message=message, traceback=traceback_of(error))) from error
 
 
 def _near(module: Any, name: str) -> str:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from taskqueue.errors import InvalidOption
-from taskqueue.execution.failures import brief, kept
+from taskqueue.execution.failures import kept, message_of, with_type
 from taskqueue.model.exception_names import defining_name, known_names, timed_out_names
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.lifecycle.outcomes import Failed, Outcome, TimedOut
@@ -119,7 +119,7 @@ class _Asking:
         try:
             return _understood(self._make().decide(situation))
         except (Exception, SystemExit) as error:
-            reason = kept(f"its retry policy {self._policy.path} failed: {brief(error)}")
+            reason = kept(f"its retry policy {self._policy.path} failed: {with_type(error, message_of(error))}")
             return GiveUp(refusal=Refusal.UNDECIDED, reason=reason)
 
     def is_last(self, situation: Situation) -> bool:

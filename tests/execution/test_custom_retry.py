@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from taskqueue import Fail, Retry, Scheduler, Snooze, Status, retry
+from taskqueue import Fail, Interrupted, Retry, Scheduler, Snooze, Status, retry
 from taskqueue.errors import InvalidOption
 from taskqueue.execution.loader import load_policy
 from taskqueue.execution.retries import bound
@@ -52,6 +52,25 @@ class Exiting:
         if situation.failures == 1:
             raise SystemExit(3)
         return retry.RetryIn(after=0, queue="no queue")
+
+
+class Mute(OSError):
+    """An error whose ``__str__`` raises another."""
+
+    def __init__(self, raised: BaseException) -> None:
+        super().__init__()
+        self._raised = raised
+
+    def __str__(self) -> str:
+        raise self._raised
+
+
+class Unsaid:
+    """Fails with an error in whose ``__str__`` an interrupt arrives."""
+
+    def decide(self, _situation: retry.Situation) -> None:
+        """Fail."""
+        raise Mute(Interrupted("shutdown"))
 
 
 def situation(failures: int = 1) -> retry.Situation:
@@ -100,6 +119,11 @@ def test_what_a_class_does_wrong_is_said(failures: int, words: str) -> None:
     assert isinstance(decision, retry.GiveUp)
     assert words in decision.reason
     assert not policy.is_last(situation())
+
+
+def test_an_interrupt_in_the_str_of_what_a_class_raises_is_raised() -> None:
+    with pytest.raises(Interrupted):
+        bound(retry.custom(Unsaid), load_policy).decide(situation())
 
 
 def test_a_bound_policy_is_told_as_it_was() -> None:
@@ -169,11 +193,16 @@ def test_a_call_is_tried_until_it_works() -> None:  # row 58
 
 
 def test_an_error_whose_str_raises_is_retried_like_others() -> None:
-    class Mute(OSError):
-        def __str__(self) -> str:
-            raise RuntimeError
+    assert retry.call(Flaky(Mute(RuntimeError())), retry.many_times(1, 0)) == "through"
 
-    assert retry.call(Flaky(Mute()), retry.many_times(1, 0)) == "through"
+
+@pytest.mark.parametrize("interrupt", [Interrupted("timeout"), KeyboardInterrupt()])
+def test_an_interrupt_in_the_str_of_an_error_is_raised(interrupt: BaseException) -> None:
+    flaky = Flaky(Mute(interrupt))
+
+    with pytest.raises(type(interrupt)):
+        retry.call(flaky, retry.many_times(1, 0))
+    assert flaky.calls == 1
 
 
 def test_a_call_that_never_works_raises_its_last_error() -> None:

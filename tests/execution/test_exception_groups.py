@@ -8,6 +8,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -28,6 +29,7 @@ from taskqueue import (
 )
 from taskqueue.execution.exception_groups import leaves, related
 from taskqueue.execution.failures import failure_of, parts_of
+from taskqueue.execution.loader import CannotLoad, load
 from taskqueue.model.lifecycle import outcomes
 from tests.execution.test_executor import ran
 
@@ -363,6 +365,24 @@ def test_an_error_in_a_group_that_came_up_after_an_interruption_is_one() -> None
 
     assert ran(Errors("cleaning", [late]), "shutdown").outcome == outcomes.Interrupted()
     assert isinstance(ran(Errors("cleaning", [late]), None).outcome, outcomes.Failed)
+
+
+def test_a_module_that_raises_a_group_is_described_by_the_group_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "raising_group.py").write_text(
+        "raise ExceptionGroup('no mongodb://app:hidden@db', [ValueError('a'), ValueError('b')])"
+    )
+
+    with pytest.raises(CannotLoad) as refused:
+        load("raising_group:Mail")
+
+    failure = refused.value.failure
+    words = "raising_group:Mail cannot be loaded: no mongodb://app:***@db (2 sub-exceptions)"
+    assert (failure.type, failure.message, failure.bases) == ("ExceptionGroup", words, ())
+    assert "ValueError: b" in failure.traceback
+    assert "hidden" not in failure.traceback
 
 
 def test_groups_are_taken_apart_whatever_their_class_depth_and_size() -> None:

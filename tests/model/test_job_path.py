@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from taskqueue import Job, Scheduler, ShellJob
+from taskqueue import Interrupted, Job, Scheduler, ShellJob
 from taskqueue.errors import InvalidJob
 from taskqueue.execution.loader import CannotLoad, load
 from taskqueue.model.job_path import path_of
@@ -240,3 +240,19 @@ def test_a_module_that_fails_is_imported_again_when_it_was_mended(
     module.write_text("from taskqueue import Job\nclass Mail(Job):\n    pass\n# longer than before\n")
 
     assert load("mended_meanwhile:Mail").work == "start"
+
+
+def test_an_interrupt_in_the_str_of_what_a_module_raises_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "raising_mute.py").write_text(
+        "from taskqueue import Interrupted\n"
+        "class Mute(OSError):\n"
+        "    def __str__(self):\n"
+        "        raise Interrupted('timeout')\n"
+        "raise Mute\n"
+    )
+
+    with pytest.raises(Interrupted):
+        load("raising_mute:Mail")
