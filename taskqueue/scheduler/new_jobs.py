@@ -51,8 +51,8 @@ def order(
     """
     prototype = _prototype(job, options, defaults)
     if prototype is None:
-        return _checked_order(job, data, options, defaults, now, where)
-    record = _record_like(prototype, job, data, now, where, options)
+        return _checked_order(job, data, options, defaults, now, where, new_id())
+    record = _record_like(prototype, job, data, now, where, options, new_id())
     return Order(record=record, given=prototype.given, options=prototype.options)
 
 
@@ -62,8 +62,8 @@ def record_of(job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping
         _refuse_once("add_job")
     prototype = _prototype(job, options, defaults)
     if prototype is None:
-        return _checked_order(job, data, options, defaults, now, "").record
-    return _record_like(prototype, job, data, now, "", options)
+        return _checked_order(job, data, options, defaults, now, "", new_id()).record
+    return _record_like(prototype, job, data, now, "", options, new_id())
 
 
 def records_of(
@@ -77,14 +77,15 @@ def records_of(
     ``with_ids`` returns the options of a job with the ids of the jobs that they name by text.
     """
     ids = new_ids()
-    is_fixed = type(entries) in (list, tuple)  # a generator may change the options of a class between two jobs
-    like: Record | None = None  # the first of the last jobs that came without options
+    # A generator may change the options of a class between two jobs: then jobs are alike only while it declares none.
+    is_fixed = type(entries) in (list, tuple)
+    like: Record | None = None  # the record of a job of the class ``bare``, added without options
     bare, takes_all = None, False
     for index, entry in enumerate(entries):
         if (
             like is not None
             and type(entry) is tuple
-            and len(entry) == 2
+            and (len(entry) == 2 or (len(entry) == 3 and entry[2] == {} and type(entry[2]) is dict))
             and entry[0] is bare
             and (is_fixed or not declared(known(bare)))
         ):
@@ -100,11 +101,11 @@ def records_of(
                 _refuse_once(where)
         prototype = _prototype(job, options, defaults)
         if prototype is None:
-            like = None
-            yield _checked_order(job, data, options, defaults, now, f"{where}.").record
+            yield _checked_order(job, data, options, defaults, now, f"{where}.", next(ids)).record
             continue
-        new = _record_like(prototype, job, data, now, f"{where}.", options)
-        like, bare, takes_all = None if options else new, job, _takes_all(job)
+        new = _record_like(prototype, job, data, now, f"{where}.", options, next(ids))
+        if not options and (is_fixed or not declared(known(job))):
+            like, bare, takes_all = new, job, _takes_all(job)
         yield new
 
 
@@ -120,7 +121,7 @@ def parts_of(entry: Any, where: str) -> tuple[Any, Any, Mapping[str, Any]]:
 
 
 def _checked_order(
-    job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping[str, Any], now: datetime, where: str
+    job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping[str, Any], now: datetime, where: str, id: JobId
 ) -> Order:
     path, known_job = path_of(job), known(job)
     name = repr(path) if isinstance(job, str) else path.rpartition(":")[2]
@@ -132,12 +133,12 @@ def _checked_order(
         raise InvalidOption(f"{where}{path}: receives={list(given['receives'])}: depends_on is empty: name a job")
     else:
         data = _checked_data(job, data, where)
-    new = record(job=path, data=encode(data, f"{where}data"), options=every, given=given, id=new_id(), now=now)
+    new = record(job=path, data=encode(data, f"{where}data"), options=every, given=given, id=id, now=now)
     return Order(record=_undeclared(new) if isinstance(known_job, str) else new, given=given, options=every)
 
 
 def _record_like(
-    prototype: Order, job: Any, data: Any, now: datetime, where: str, options: Mapping[str, Any]
+    prototype: Order, job: Any, data: Any, now: datetime, where: str, options: Mapping[str, Any], id: JobId
 ) -> Record:
     """Return the record of a new job with the same options, which say nothing of data or times, and with its own meta.
 
@@ -149,7 +150,7 @@ def _record_like(
         template = changed(template, given={**template.given, **own})
     return changed(
         template,
-        id=new_id(),
+        id=id,
         data=_data_text(job, data, where),
         created_at=now,
         ready_at=now,

@@ -255,11 +255,11 @@ def test_a_job_of_many_has_the_options_that_its_class_has_when_it_comes(schedule
     Changing.__module__ = jobs.__name__
 
     def entries() -> Iterator[tuple[type[Echo], str]]:
-        for queue in ("", "mail", "imports"):
+        for queue in ("mail", "", "imports", ""):
             Changing.options = {"queue": queue} if queue else {}
             yield Changing, queue
 
-    assert [process.queue for process in scheduler.add_jobs(entries())] == ["default", "mail", "imports"]
+    assert [process.queue for process in scheduler.add_jobs(entries())] == ["mail", "default", "imports", "default"]
 
 
 def test_none_is_no_job_among_many_either(scheduler: Scheduler) -> None:
@@ -440,4 +440,16 @@ def test_jobs_come_in_the_order_in_which_they_were_added_however_that_was(schedu
     last = scheduler.add_jobs([(Echo, 1), (Mail, 2)])
 
     ids = [process.id for process in (first, second, *chained, *last)]
+    assert ids == sorted(ids)
+
+
+def test_jobs_of_one_call_come_in_their_order_even_if_it_takes_more_than_a_second(scheduler: Scheduler) -> None:
+    def entries() -> Iterator[tuple[Any, ...]]:
+        yield from ((Echo, 0), (Echo, 1))
+        begun = int(time.time())
+        while int(time.time()) == begun:
+            time.sleep(0.01)
+        yield from ((Mail, 2), (Echo, 3, {"meta": {"by": "me"}}), (Echo, 4, {"unique": "key"}), (Echo, 5), (Echo, 6))
+
+    ids = [process.id for process in scheduler.add_jobs(entries())]
     assert ids == sorted(ids)

@@ -60,9 +60,10 @@ def test_a_job_like_the_one_before_is_added_in_few_steps(scheduler: Scheduler) -
 
 
 @pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
-def test_a_job_among_many_alike_is_added_in_few_steps(scheduler: Scheduler) -> None:
+@pytest.mark.parametrize("options", [(), ({},)])
+def test_a_job_among_many_alike_is_added_in_few_steps(scheduler: Scheduler, options: tuple[Any, ...]) -> None:
     def added(count: int) -> int:
-        return calls(lambda: scheduler.add_jobs([(Echo, {"to": str(number)}) for number in range(count)]))
+        return calls(lambda: scheduler.add_jobs([(Echo, {"to": str(number)}, *options) for number in range(count)]))
 
     added(200)
 
