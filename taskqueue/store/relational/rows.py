@@ -40,6 +40,7 @@ _SHARED = (
     "status", "cause", "queue", "forced", "rank", "ready_at", "priority", "created_at", "expires_at", "unique_key",
     "job", "options", "given", "tags",
 )  # fmt: skip
+_STATUS, _QUEUE, _CREATED_AT = map(_SHARED.index, ("status", "queue", "created_at"))
 _SHORT = (*_SHARED, "id", "data")
 _ONE = f"({', '.join('?' * len(_SHORT))})"
 INSERT_SHORTS = {
@@ -86,33 +87,36 @@ class AlikeRows(NamedTuple):
     @property
     def status(self) -> int:
         """The status of all of them."""
-        return int(self.shared[_SHARED.index("status")])
+        return int(self.shared[_STATUS])
 
     @property
     def queue(self) -> str:
         """The queue of all of them."""
-        return str(self.shared[_SHARED.index("queue")])
+        return str(self.shared[_QUEUE])
 
     @property
     def created_at(self) -> int:
         """The time when they were added, in milliseconds since 1970."""
-        return int(self.shared[_SHARED.index("created_at")])
+        return int(self.shared[_CREATED_AT])
 
 
 def short_rows(records: Iterable[Record]) -> list[AlikeRows] | None:
     """Return the rows of these records in their order, like ones together; None if one needs other columns."""
     groups: list[AlikeRows] = []
     own: list[tuple[str, str]] = []
-    before, options, given = None, None, None
+    first, shown = _AS_NEW, None
     for record in records:
         fields = record.__dict__
-        shown = _but_own(fields)
         # Equal options and what was given may still differ in their texts: 1 and True are equal.
-        if shown != before or fields["options"] is not options or fields["given"] is not given:
+        is_alike = fields["options"] is first["options"] and fields["given"] is first["given"]
+        if is_alike:
+            shown = shown or _but_own(first)
+            is_alike = _but_own(fields) == shown
+        if not is_alike:
             shared = _shared(record)
             if shared is None:
                 return None
-            before, options, given, own = shown, fields["options"], fields["given"], []
+            first, shown, own = fields, None, []
             groups.append(AlikeRows(shared, own))
         own.append((str(fields["id"]), fields["data"]))
     return groups

@@ -30,6 +30,7 @@ from taskqueue.store.relational.rows import (
 _CHANGE = f"UPDATE jobs SET {CHANGING} WHERE id = ?"
 _BY_ID = f"SELECT {COLUMNS} FROM jobs WHERE id = ?"
 _CLAIMS = attrgetter("claims")
+_STATUS_AND_TIME = attrgetter("status", "created_at")
 _NAMES = tuple(status.name.lower() for status in Status)
 
 
@@ -92,10 +93,13 @@ class Transaction:
         if not inserted:
             return False
         self._note_rows(self._last.lastrowid, sum(len(alike.own) for alike in groups))
-        for alike in groups:
-            status = alike.status
-            self.silent_events([id for id, _ in alike.own], 0, _NAMES[status], alike.created_at, status)
-            self.count(alike.queue, status, len(alike.own))
+        for (status, created_at), same in groupby(groups, _STATUS_AND_TIME):
+            together = list(same)
+            ids = [id for alike in together for id, _ in alike.own]
+            self.silent_events(ids, 0, _NAMES[status], created_at, status)
+            if status != Status.WAITING:
+                for alike in together:
+                    self.count(alike.queue, status, len(alike.own))
         self.topics.update((NEWS, WORK))
         return True
 
