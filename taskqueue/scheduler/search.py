@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.scheduler.process import Process
@@ -14,6 +15,10 @@ from taskqueue.store import Store
 
 LOOKS_AT = 5_000
 """How many jobs a page looks at, of each status if it is in the order of ends: a few hundredths of a second."""
+
+
+HIGHEST = JobId("f" * 24)
+"""The last id of the jobs of one time."""
 
 
 class Search(NamedTuple):
@@ -32,31 +37,42 @@ def search(
     after: Process | None = None,
     statuses: Sequence[Status] = tuple(Status),
     looks_at: int = LOOKS_AT,
+    until: datetime | None = None,
 ) -> Search:
-    """Return up to ``limit`` jobs that match and have one of these statuses, among the next jobs in this order."""
+    """Return up to ``limit`` jobs that match and have one of these statuses, among the next jobs in this order.
+
+    If the query of a descending order leaves out jobs that came after ``until``, these do not count as looked at.
+    """
     field, operator = order.removeprefix("-"), "$gte" if order.startswith("-") else "$lte"
     of_statuses = {"status": {"$in": [int(status) for status in statuses]}}
+    final = [status for status in statuses if status.is_final]
     store = scheduler._connections.store  # noqa: SLF001 - the store of a scheduler is for this layer
     time = None
     if field in ("created_at", "ended_at") and store.count(parse(of_statuses), looks_at + 1) > looks_at:
-        time = _time_after(store, order, after, [status for status in statuses if status.is_final], looks_at)
+        place = None if until is None else (until, HIGHEST)
+        if after is not None:
+            place = getattr(after.snapshot, field), after.id
+        time = _time_after(store, order, place, final, looks_at)
     if time is None:
         return Search(scheduler.find_jobs(query, order=order, limit=limit, after=after))
     near = {"$and": [query, {field: {operator: time}}]}
     processes = scheduler.find_jobs(near, order=order, limit=limit, after=after)
     if len(processes) == limit:
         return Search(processes)
-    # The last in this order of those with this time.
     opposite = field if order.startswith("-") else f"-{field}"
-    at_time = {"$and": [{field: time}, of_statuses]} if field == "ended_at" else {field: time}
-    return Search(processes, next(iter(scheduler.find_jobs(at_time, order=opposite, limit=1)), None))
+    looked_at: dict[str, Any] = {field: {operator: time}}
+    if field == "ended_at":
+        looked_at["status"] = {"$in": [int(status) for status in final]}
+    last = next(iter(scheduler.find_jobs(looked_at, order=opposite, limit=1)), None)
+    if last is None:  # all of them have been removed since
+        return search(scheduler, query, order, limit, after, statuses, looks_at, until)
+    return Search(processes, last)
 
 
 def _time_after(
-    store: Store, order: str, after: Process | None, final: Sequence[Status], steps: int
+    store: Store, order: str, place: tuple[datetime | None, JobId] | None, final: Sequence[Status], steps: int
 ) -> datetime | None:
-    """Return the time up to which this many jobs follow the job ``after``; None if there are fewer."""
-    if after is None:
-        return store.time_after(order, steps, final)
-    begin = getattr(after.snapshot, order.removeprefix("-"))
-    return None if begin is None else store.time_after(order, steps, final, (begin, after.id))
+    """Return the time up to which this many jobs follow this place; None if there are fewer."""
+    if place is not None and place[0] is None:
+        return None
+    return store.time_after(order, steps, final, place)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 
 from taskqueue import Scheduler
 from taskqueue.model.lifecycle.outcomes import GivenUp
+from taskqueue.model.query import EVERYTHING
 from taskqueue.model.record import Status
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.search import search
+from taskqueue.store import Store
 from taskqueue.store.open import open_store
 from tests.store.records import BROKEN, NOON, a_record, finished
 
@@ -74,3 +77,72 @@ def test_few_jobs_are_all_looked_at(scheduler: Scheduler) -> None:
     found = search(scheduler, query, "-created_at", 50, statuses=[Status.WAITING], looks_at=AT_ONCE)
 
     assert (len(found.processes), found.last) == (3, None)
+
+
+def add_failed(store: Store, number: int, at: datetime, tags: tuple[str, ...]) -> None:
+    """Add jobs that were added, and have failed, at this time."""
+    for _ in range(number):
+        finished(store, replace(a_record(tags=tags), created_at=at, ready_at=at).at_rank(), GivenUp(failure=BROKEN), at)
+
+
+@pytest.mark.parametrize("url", ["sqlite", "postgresql", "mongodb"], indirect=True)
+@pytest.mark.parametrize("order", ["-created_at", "created_at", "-ended_at"])
+def test_more_jobs_of_one_time_than_a_page_looks_at_are_passed(blocking: Scheduler, store: Store, order: str) -> None:
+    for seconds, tags in ((0, ("rare",)), (1, ()), (2, ("rare",))):
+        add_failed(store, 1 if tags else 3 * AT_ONCE, NOON + timedelta(seconds=seconds), tags)
+    found: list[Process] = []
+    after: Process | None = None
+
+    for _ in range(6):
+        page = search(blocking, {"tags": "rare"}, order, 50, after, looks_at=AT_ONCE)
+        found += page.processes
+        after = page.last
+        if after is None:
+            break
+
+    assert (len(found), after) == (2, None)
+
+
+@pytest.mark.parametrize("url", ["sqlite", "postgresql", "mongodb"], indirect=True)
+@pytest.mark.parametrize("field", ["created_at", "ended_at"])
+def test_a_search_until_a_time_does_not_count_later_jobs(blocking: Scheduler, store: Store, field: str) -> None:
+    add_failed(store, 1, NOON, ("rare",))
+    for seconds in range(2 * AT_ONCE):
+        add_failed(store, 1, NOON + timedelta(seconds=1 + seconds), ())
+
+    query = {"tags": "rare", field: {"$lte": NOON}}
+    found = search(blocking, query, f"-{field}", 50, looks_at=AT_ONCE, until=NOON)
+
+    assert (len(found.processes), found.last) == (1, None)
+
+
+@pytest.mark.parametrize("order", ["-created_at", "created_at", "-ended_at"])
+@pytest.mark.parametrize("removed", [1, AT_ONCE + 1])
+def test_a_search_is_not_complete_because_jobs_were_removed_in_between(url: str, order: str, removed: int) -> None:
+    class Removing(Scheduler):
+        """Removes the last jobs that were looked at once they have been read."""
+
+        def find_jobs(self, *args: Any, **options: Any) -> list[Process]:
+            found = super().find_jobs(*args, **options)
+            if numbers:
+                ids = [record.id for record in store.find(EVERYTHING, order=order)]
+                leaving = ids[AT_ONCE + 1 - numbers.pop() : AT_ONCE + 1]
+                with closing(sqlite3.connect(url.removeprefix("sqlite://").partition("?")[0])) as database, database:
+                    for id in leaving:
+                        database.execute("DELETE FROM jobs WHERE id = ?", (str(id),))
+            return found
+
+    numbers: list[int] = []
+    with closing(open_store(url)) as store, Removing(url) as scheduler:
+        for number in range(JOBS):
+            add_failed(store, 1, NOON + timedelta(seconds=number), ("rare",) if number in (0, JOBS - 1) else ())
+        numbers.append(removed)
+        found, after = set(), None
+        while True:
+            page = search(scheduler, {"tags": "rare"}, order, 50, after, looks_at=AT_ONCE)
+            found |= {job.created_at for job in page.processes}
+            after = page.last
+            if after is None:
+                break
+
+        assert {job.created_at for job in scheduler.find_jobs({"tags": "rare"})} <= found

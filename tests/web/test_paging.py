@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -13,6 +14,7 @@ from starlette.testclient import TestClient
 
 from taskqueue import Scheduler
 from taskqueue.model.record import Holder
+from taskqueue.model.timestamps import milliseconds
 from taskqueue.scheduler.search import LOOKS_AT
 from taskqueue.store import Lease
 from taskqueue.store.open import open_store
@@ -20,6 +22,7 @@ from taskqueue.web import app
 from taskqueue.web.pages.jobs import PAGE
 from taskqueue.web.paging import Part, part_of
 from tests.store.records import a_record
+from tests.web.conftest import MakeBrowser, log_in
 
 MANY = 120
 LARGEST = 150_000
@@ -147,3 +150,21 @@ def test_a_filter_that_few_jobs_match_looks_further_on_request(scheduler: Schedu
         second = browser.get(further[1].replace("&amp;", "&")).text
         assert '<span class="soft">1 job on this page</span>' in second
         assert "Look further" not in second
+
+
+def test_rows_stay_and_are_known_however_many_newer_jobs_there_are(
+    scheduler: Scheduler, browser: MakeBrowser, url: str
+) -> None:
+    process = scheduler.add_job("shop:Rare", tags="rare")
+    with closing(open_store(url)) as store:
+        at = process.created_at + timedelta(seconds=1)
+        store.add([replace(a_record(), created_at=at, ready_at=at).at_rank() for _ in range(LOOKS_AT + 1)])
+    client = browser()
+    log_in(client)
+
+    updated = client.get(f"/jobs?tag=rare&until={milliseconds(process.created_at)}", headers={"X-Part": "content"}).text
+    page = client.get("/jobs?tag=rare").text
+
+    assert f'href="/jobs/{process.id}' in updated
+    assert "Look further" in page
+    assert "no job has tag" not in page.lower()

@@ -228,22 +228,27 @@ class Queries:
         self, order: str, steps: int, statuses: Sequence[int], after: tuple[object, JobId] | None = None
     ) -> datetime | None:
         name, falling = order_of(order)
-        begin: Document = {} if after is None else {name: {"$lte" if falling else "$gte": after[0]}}
-        ranges: list[tuple[str, Document]] = [(CREATED, begin)]
+        ranges: list[tuple[str, Document]] = [(CREATED, {})]
         if name == "ended_at":
-            ranges = [(OUTCOMES, {"status": int(status), **begin}) for status in statuses]
-        fields = {"_id": False, name: True}
-        times = [
-            found[name]
-            for index, where in ranges
-            for found in self._connection.collections.jobs.find(where, fields)
-            .hint(index)
-            .sort(name, DESCENDING if falling else ASCENDING)
-            .skip(steps)
-            .limit(1)
-            if isinstance(found.get(name), datetime)
-        ]
-        return (max if falling else min)(times, default=None)
+            ranges = [(OUTCOMES, {"status": int(status)}) for status in statuses]
+        times = [self._time_after(index, of, name, falling, steps, after) for index, of in ranges]
+        return (max if falling else min)((time for time in times if isinstance(time, datetime)), default=None)
+
+    def _time_after(
+        self, index: str, of: Document, name: str, falling: bool, steps: int, after: tuple[object, JobId] | None
+    ) -> object:
+        """Return the time after this many records of an index; ones with the time of ``after`` are counted by id."""
+        jobs, further = self._connection.collections.jobs, "$lt" if falling else "$gt"
+        begin = of
+        if after is not None:
+            same = {**of, name: after[0], "_id": {further: after[1]}}
+            steps -= jobs.count_documents(same, hint=index, limit=steps + 1)
+            if steps < 0:
+                return after[0]
+            begin = {**of, name: {further: after[0]}}
+        cursor = jobs.find(begin, {"_id": False, name: True}).hint(index)
+        found = cursor.sort(name, DESCENDING if falling else ASCENDING).skip(steps).limit(1)
+        return next((document.get(name) for document in found), None)
 
     def count(self, query: Query, most: int | None = None) -> int:
         fields, statuses = fields_of(query), statuses_of(query)

@@ -189,14 +189,17 @@ def _shortened(view: View, written: str) -> list[Process]:
 
 
 def _unknown(view: View, job_filter: JobFilter, stats: Mapping[str, Any]) -> list[str]:
-    """Return for each token that no job matches a sentence with the nearest one that recent jobs match."""
+    """Return for each token that no job matches a sentence with the nearest one that recent jobs match.
+
+    If only a part of the jobs was looked at, an older one may match.
+    """
     if not job_filter:
         return []
     names = recent_names(view, stats)
     return [
         sentence
         for token, sentence in names.unknown(job_filter)
-        if not search(view.scheduler, JobFilter((token,)).query(view.overviews.now()), "-created_at", 1).processes
+        if search(view.scheduler, JobFilter((token,)).query(view.overviews.now()), "-created_at", 1) == Search([])
     ]
 
 
@@ -295,7 +298,8 @@ def _found(view: View, job_filter: JobFilter, query: dict[str, Any], order: str,
         query = {"$and": [query, {order[1:]: {"$lte": until}}]}
     if _INDEXED.issuperset(token.key for token in job_filter.tokens):
         return Search(view.scheduler.find_jobs(query, order=order, limit=PAGE + 1, after=after))
-    return search(view.scheduler, query, order, PAGE + 1, after, sorted(job_filter.statuses()))
+    end = until if order in ANCHORED else None
+    return search(view.scheduler, query, order, PAGE + 1, after, sorted(job_filter.statuses()), until=end)
 
 
 _INDEXED = frozenset(("status", "queue", "id", "parent", "node", "workflow", "since", "before", "late"))
