@@ -17,6 +17,7 @@ from taskqueue.errors import InvalidOption, JobNotFound, ScheduleNotFound, Wrong
 from taskqueue.model.controls import Kind
 from taskqueue.model.ids import JobId, id_of_text, new_id
 from taskqueue.model.options import value_of
+from taskqueue.model.options.update import check_data_may_change
 from taskqueue.model.record import OnFailure, Record, Status
 from taskqueue.model.serializer import decode
 from taskqueue.model.wording import nearest
@@ -134,6 +135,9 @@ class Actions:
             self._check_declared(process.snapshot)
         given = dict(changes)
         if "data" in given:
+            # Even the same data: otherwise the answer would confirm a guess of a masked value.
+            if given["data"] != self._masking.masked(decode(process.snapshot.data)):
+                check_data_may_change(process.snapshot)
             given["data"] = self._data(process, given["data"])
         return process, given
 

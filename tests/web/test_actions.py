@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import threading
 from contextlib import closing
@@ -348,6 +349,52 @@ def test_a_preview_shows_a_changed_secret_as_masked(
     assert "swordfish" not in difference
     assert confirmed(client, process.id, page) == f"/jobs/{process.id}?done=changed"
     assert process.refresh().data == {"to": "ann", "password": "swordfish"}
+
+
+SECRETS = {"to": "ann", "password": "hunter2", "servers": [{"token": "t1"}]}
+
+
+@pytest.mark.parametrize(
+    ("guess", "names"),
+    [
+        ({"password": "hunter2"}, ["data.password"]),
+        ({"password": "swordfish"}, ["data.password"]),
+        ({"servers": [{"token": "t1"}]}, ["data.servers.0.token"]),
+        ({"servers": [{"token": "t2"}]}, ["data.servers.0.token"]),
+        ({"to": "bob"}, ["data.to"]),
+    ],
+)
+def test_a_preview_does_not_say_whether_a_guess_of_a_secret_is_right(
+    scheduler: Scheduler, operator: TestClient, guess: dict[str, Any], names: list[str]
+) -> None:
+    process = scheduler.add_job(jobs.Mail, SECRETS)
+    scheduler.schedule("nightly", jobs.Mail, SECRETS, every="1d")
+    masked = {"to": "ann", "password": "•••", "servers": [{"token": "•••"}]}
+    text = json.dumps({**masked, **guess})
+
+    for page in (change(operator, process.id, data=text), saved(operator, "nightly", data=text)):
+        difference = page.partition('aria-label="Difference"')[2].partition("</table>")[0]
+        assert re.findall('<th scope="row">(.*?)</th>', difference) == names
+        assert "Nothing changes" not in page
+
+
+def test_a_job_that_was_added_once_refuses_right_and_wrong_guesses_of_a_secret_alike(
+    scheduler: Scheduler, operator: TestClient
+) -> None:
+    process = scheduler.add_job_once(jobs.Mail, SECRETS)
+
+    for guess in ("hunter2", "swordfish"):
+        page = change(operator, process.id, data=json.dumps({**SECRETS, "password": guess}))
+        assert "was added by add_job_once" in page, guess
+
+
+def test_tags_with_spaces_at_their_ends_stay_as_they_are(scheduler: Scheduler, operator: TestClient) -> None:
+    process = scheduler.add_job(jobs.Mail, tags=[" first", "last "])
+
+    assert "Nothing changes" in change(operator, process.id, tags=" first\r\nlast ")
+    page = change(operator, process.id, tags=" first\r\nlast \r\n new ")
+    assert confirmed(operator, process.id, page) == f"/jobs/{process.id}?done=changed"
+    assert process.refresh().tags == (" first", "last ", "new")
 
 
 def test_data_of_a_class_that_may_not_be_added_are_not_changed(scheduler: Scheduler, browser: MakeBrowser) -> None:

@@ -60,12 +60,17 @@ def revised(record: Record, options: Mapping[str, Any], data: str | None, now: d
         _check_expiry(after, now)
     if data is None or same(data, record.data):
         return after
+    check_data_may_change(record)
+    return changed(after, data=data)
+
+
+def check_data_may_change(record: Record) -> None:
+    """Raise ``InvalidOption`` for a job that is identified by its data."""
     if record.unique is not None and record.unique.startswith(f"once:{record.job}:"):
         raise InvalidOption(
             f"update_job: job {record.id} was added by add_job_once, which identifies it by its data: "
             "cancel it and add another"
         )
-    return changed(after, data=data)
 
 
 def _check_expiry(after: Record, now: datetime) -> None:

@@ -47,14 +47,12 @@ def save_change(view: View) -> Any:
     """Preview the change, or with ``confirm`` make it; if a value is refused, return the form with the error."""
     process = view.scheduler.get_job(view.path["id"])
     current = _current(view, process)
-    given = {
-        name: view.form.get(name, text).strip().replace("\r\n", "\n") for name, text in {**current, "at": ""}.items()
-    }
+    given = {name: _given(name, view.form.get(name, text), text) for name, text in {**current, "at": ""}.items()}
     if "data" in view.form:
         view.actions.check_class(process.job)
     try:
         _check_waits(process)
-        changes = _changes(current, given)
+        changes = _changes(process, current, given)
         if view.form.get("seen", _seen(process, current)) != _seen(process, current):
             return _change_form(view, process, given, CHANGED_SINCE)
         if changes and view.form.get("confirm"):
@@ -70,7 +68,8 @@ def save_change(view: View) -> Any:
         return _change_form(view, process, given, str(error))
     answer = _change_form(view, process, given)
     confirmed = {**given, "at": _due(given["at"], after)}
-    return {**answer, "differences": list(_differences(view, process.snapshot, after)), "confirmed": confirmed}
+    differences = list(_differences(view, process.snapshot, after, changes.get("data", ...)))
+    return {**answer, "differences": differences, "confirmed": confirmed}
 
 
 def _check_waits(process: Process) -> None:
@@ -104,7 +103,15 @@ def word_of(shown: Iterable[str]) -> str:
     return hashlib.sha256(json.dumps([*shown]).encode()).hexdigest()[:16]
 
 
-def _changes(current: Mapping[str, str], given: Mapping[str, str]) -> dict[str, Any]:
+def _given(name: str, text: str, current: str) -> str:
+    """Return the text of a field as it is read: without spaces around it, but for tags, which may have them."""
+    lines = text.replace("\r\n", "\n")
+    if lines == current.replace("\r\n", "\n"):  # browsers send each end of a line as CRLF
+        return current
+    return lines if name == "tags" else lines.strip()
+
+
+def _changes(process: Process, current: Mapping[str, str], given: Mapping[str, str]) -> dict[str, Any]:
     """Return the options that the form gives other values. Raises ``InvalidJob``."""
     changes: dict[str, Any] = {}
     if given["priority"] != current["priority"]:
@@ -112,7 +119,8 @@ def _changes(current: Mapping[str, str], given: Mapping[str, str]) -> dict[str, 
     if given["queue"] != current["queue"]:
         changes["queue"] = given["queue"]
     if given["tags"] != current["tags"]:
-        changes["tags"] = tuple(tag for tag in map(str.strip, given["tags"].split("\n")) if tag)
+        lines = (line if line in process.tags else line.strip() for line in given["tags"].split("\n"))
+        changes["tags"] = tuple(filter(None, lines))
     if given["at"]:
         changes["at"] = None if given["at"] == "now" else given["at"]
     if "data" in current and (data := decoded(given["data"])) != decode(current["data"]):
@@ -127,7 +135,7 @@ def _due(given: str, after: Record) -> str:
     return f"{after.ready_at:%Y-%m-%dT%H:%M:%S.%fZ}"
 
 
-def _differences(view: View, before: Record, after: Record) -> Iterator[Difference]:
+def _differences(view: View, before: Record, after: Record, given: Any) -> Iterator[Difference]:
     yield from (
         Difference(name, old, new)
         for name, old, new in (
@@ -138,28 +146,35 @@ def _differences(view: View, before: Record, after: Record) -> Iterator[Differen
         )
         if old != new
     )
-    if before.data != after.data:
-        yield from differences_of_data(view.masking, json.loads(before.data), json.loads(after.data))
+    if given is not ...:
+        yield from differences_of_data(view.masking, json.loads(before.data), json.loads(after.data), given)
 
 
-def differences_of_data(masking: Masking, old: Any, new: Any) -> Iterator[Difference]:
-    """Yield the values of data that differ, the first ones if they are many."""
-    found = list(_of_data("data", old, new, masking.masked(old), masking.masked(new)))
+def differences_of_data(masking: Masking, old: Any, new: Any, given: Any) -> Iterator[Difference]:
+    """Yield the values of data that differ, the first ones if they are many.
+
+    ``given`` are the new data as the user wrote them, with masks. A secret value counts as changed unless the user left
+    its mask: if it were compared with the old one, the answer would confirm a guess.
+    """
+    found = list(_of_data("data", masking.masked(old), masking.masked(new), given))
     yield from found[:MOST_DIFFERENCES]
     if len(found) > MOST_DIFFERENCES:
         yield Difference(f"data: {len(found) - MOST_DIFFERENCES:,} more", "", "")
 
 
-def _of_data(path: str, old: Any, new: Any, shown_old: Any, shown_new: Any) -> Iterator[Difference]:
-    """Yield the values that differ; secret ones are compared as they are, and shown masked."""
-    if old == new:
-        return
-    if isinstance(shown_old, dict) and isinstance(shown_new, dict):
+def _of_data(path: str, old: Any, new: Any, given: Any) -> Iterator[Difference]:
+    """Yield the values, both masked, that differ; of lists that are equal otherwise, the secrets that were written."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        texts = given if isinstance(given, dict) else {}
         for key in {**old, **new}:
-            values = (each.get(key, ...) for each in (old, new, shown_old, shown_new))
-            yield from _of_data(f"{path}.{key}", *values)
+            yield from _of_data(f"{path}.{key}", *(each.get(key, ...) for each in (old, new, texts)))
         return
-    yield Difference(path, _text(shown_old), _text(shown_new))
+    if isinstance(old, list) and old == new and isinstance(given, list) and len(given) == len(old):
+        for number, values in enumerate(zip(old, new, given, strict=True)):
+            yield from _of_data(f"{path}.{number}", *values)
+        return
+    if old != new or (MASK in (old, new) and given != MASK):
+        yield Difference(path, _text(old), _text(new))
 
 
 def _text(value: Any) -> str:

@@ -156,8 +156,8 @@ def _differences(
     for name in ("cron", "tz", "every", "overlap", "misfire", "queue", "priority"):
         if given[name] != current[name]:
             yield Difference(name, current[name], given[name])
-    before = json.loads(old.template.data)
-    yield from differences_of_data(view.masking, before, view.masking.restored(decoded(given["data"]), before))
+    before, written = json.loads(old.template.data), decoded(given["data"])
+    yield from differences_of_data(view.masking, before, view.masking.restored(written, before), written)
 
 
 def _form(view: View, old: NamedSchedule | None, given: Mapping[str, str], problem: str = "") -> Mapping[str, Any]:
