@@ -162,25 +162,30 @@ def define(store: Store, plan: NamedSchedule, now: datetime) -> NamedSchedule:
     while True:
         tries.another()
         old = _find(store, plan.name)
-        if old is None:
-            check_end(plan, now)
-            new, jobs = fire.begun(plan, now)
-            if store.replace_schedule(None, new, jobs, now):
-                return new
-            continue
-        if words := conflict(old, plan):
-            raise InvalidOption(words)
-        again = _redefined(old, plan)
-        if again is None:
-            return old
-        if again.until != old.until:
-            check_end(plan, now)
-        jobs = []
-        if again.trigger != old.trigger or old.stage is Stage.ENDED:
-            again = replace(again, awaits=None, next_run_at=None)
-            again, jobs = (again, []) if again.stage is Stage.PAUSED else fire.begun(again, now)
-        if store.replace_schedule(old, again, jobs, now):
-            return again
+        new, jobs = defined(old, plan, now)
+        if new is old or store.replace_schedule(old, new, jobs, now):
+            return new
+
+
+def defined(old: NamedSchedule | None, plan: NamedSchedule, now: datetime) -> tuple[NamedSchedule, list[Record]]:
+    """Return the schedule as ``define`` leaves it if ``old`` is stored, and the jobs that it starts; raise as it does.
+
+    It is ``old`` itself if nothing changes.
+    """
+    if old is None:
+        check_end(plan, now)
+        return fire.begun(plan, now)
+    if words := conflict(old, plan):
+        raise InvalidOption(words)
+    again = _redefined(old, plan)
+    if again is None:
+        return old, []
+    if again.until != old.until:
+        check_end(plan, now)
+    if again.trigger == old.trigger and old.stage is not Stage.ENDED:
+        return again, []
+    again = replace(again, awaits=None, next_run_at=None)
+    return (again, []) if again.stage is Stage.PAUSED else fire.begun(again, now)
 
 
 def check_end(plan: NamedSchedule, now: datetime) -> None:

@@ -19,6 +19,7 @@ from taskqueue.model.ids import JobId, id_of_text, new_id
 from taskqueue.model.options import value_of
 from taskqueue.model.options.update import check_data_may_change
 from taskqueue.model.record import OnFailure, Record, Status
+from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.model.serializer import decode
 from taskqueue.model.wording import nearest
 from taskqueue.scheduler import bulk_actions, schedules, workflows
@@ -266,8 +267,11 @@ class Actions:
         """Return the next times of the schedule that ``define_schedule`` would define; raise as it does."""
         value = self._data_of_schedule(name, job, data, options)
         plan = schedules.plan_of(name, job, value, options, {}, now)
-        schedules.check_end(plan, now)
-        return schedules.preview(plan, SAMPLE, now)
+        old: NamedSchedule | None = None
+        with suppress(ScheduleNotFound):
+            old = self._scheduler.get_schedule(name).snapshot
+        after, _ = schedules.defined(old, plan, now)
+        return schedules.preview(after, SAMPLE, now)
 
     def remove_schedule(self, name: str) -> None:
         """Remove a schedule; jobs that it has started stay."""

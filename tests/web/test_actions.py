@@ -7,6 +7,7 @@ import json
 import re
 import threading
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -428,10 +429,58 @@ def test_a_changed_schedule_keeps_what_the_form_does_not_show(scheduler: Schedul
     scheduler.schedule("nightly", jobs.Mail, cron="0 2 * * *", grace=90, max_runs=7, **kept)
 
     assert saved(operator, "nightly", every="2h", cron="", tz="", confirm="yes").endswith("done=schedule-defined")
-    scheduler.schedule("other", jobs.Mail, every="2h", grace=90, max_runs=7, queue="mail", priority=0, **kept)
+    scheduler.schedule("other", jobs.Mail, every="2h", grace=90, max_runs=7, **kept)
 
     schedule, other = (scheduler.get_schedule(name).snapshot for name in ("nightly", "other"))
     assert definition(schedule) == definition(other)
+
+
+def test_the_queue_and_priority_of_a_schedule_are_those_of_the_form_or_of_its_class(
+    scheduler: Scheduler, operator: TestClient
+) -> None:
+    def given(**fields: str) -> tuple[Any, Any, str]:
+        saved(operator, "nightly", confirm="yes", **fields)
+        template = scheduler.get_schedule("nightly").snapshot.template
+        return template.given.get("queue"), template.given.get("priority"), template.queue
+
+    scheduler.schedule("nightly", jobs.Mail, cron="0 2 * * *")
+
+    assert given(queue="mail", priority="0", overlap="allow") == (None, None, "mail")
+    assert given(queue="other", priority="3") == ("other", 3, "other")
+    assert given(overlap="skip") == ("other", 3, "other")
+    assert given(queue="", priority="") == (None, None, "mail")
+
+
+def test_an_operator_of_a_queue_changes_a_schedule_whose_class_has_the_queue(
+    scheduler: Scheduler, people: tuple[Path, dict[str, str]], browser: MakeBrowser
+) -> None:
+    scheduler.schedule("nightly", jobs.Mail, cron="0 2 * * *")
+    client = browser(users=people[0], hosts=[HOST], addable=jobs.ADDABLE)
+    log_in(client, "mia")
+
+    assert saved(client, "nightly", overlap="allow", confirm="yes").endswith("done=schedule-defined")
+
+
+def test_the_preview_of_a_schedule_shows_the_times_that_it_keeps(
+    scheduler: Scheduler, operator: TestClient, url: str
+) -> None:
+    schedule = scheduler.schedule("nightly", jobs.Mail, every="1d", max_runs=3)
+    with closing(open_store(url)) as store:
+        plan = schedule.snapshot
+        assert plan.next_run_at is not None
+        later = plan.next_run_at + timedelta(days=300)
+        kept = replace(plan, fired=1, next_run_at=later, version=plan.version + 1)
+        assert store.replace_schedule(plan, kept, [], store.now())
+
+    def times(**fields: str) -> list[str]:
+        page = saved(operator, "nightly", **fields)
+        return re.findall("<li>(.*?)</li>", page.partition('<ol class="times">')[2].partition("</ol>")[0])
+
+    same, others = times(overlap="allow"), times(every="2h")
+    assert same == [f"{later + timedelta(days=day):%a %Y-%m-%d %H:%M:%S} UTC" for day in range(2)]
+    assert (len(others), later.strftime("%Y-%m-%d") in others[0]) == (2, False)
+    saved(operator, "nightly", overlap="allow", confirm="yes")
+    assert scheduler.get_schedule("nightly").next_run_at == later
 
 
 def test_a_schedule_that_somebody_has_changed_is_not_overwritten(scheduler: Scheduler, operator: TestClient) -> None:

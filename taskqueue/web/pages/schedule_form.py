@@ -48,7 +48,7 @@ def save_schedule(view: View) -> Any:
     given = {name: view.form.get(name, text).strip() for name, text in current.items()}
     name = old.name if old else given["name"]
     try:
-        options = _options(old, current, given)
+        options = _options(view, old, current, given)
         if old is None and _is_taken(view, name):
             raise InvalidJob(f"there is a schedule {name} already: change that one, or choose another name")
         if view.form.get("seen", word_of(current.values())) != word_of(current.values()):
@@ -109,16 +109,25 @@ def _span(seconds: float) -> str:
     return next((f"{seconds / unit:.0f}{word}" for unit, word in UNITS if seconds % unit == 0), f"{seconds:g}s")
 
 
-def _options(old: NamedSchedule | None, current: Mapping[str, str], given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the options of the form, and the options that the schedule keeps. Raises ``InvalidJob``."""
+def _options(
+    view: View, old: NamedSchedule | None, current: Mapping[str, str], given: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the options of the form, and the options that the schedule keeps. Raises ``InvalidJob``.
+
+    A queue or priority that the schedule has from its class stays the class's, unless the form gives another one; a
+    user of some queues alone may not leave the queue to the class.
+    """
     kept: dict[str, Any] = {}
+    of_class: set[str] = set()
     if old is not None:
         kept = {name: getattr(old, name) for name in ("grace", "until", "max_runs", "stop_after_failures")}
-        kept |= old.template.given
+        kept |= {name: value for name, value in old.template.given.items() if name not in ("queue", "priority")}
+        names = ("queue", "priority") if view.user.queues is None else ("priority",)
+        of_class = {name for name in names if name not in old.template.given and given[name] == current[name]}
     options = {**kept, "overlap": given["overlap"], "misfire": given["misfire"], **_trigger(old, current, given)}
-    if given["queue"]:
+    if given["queue"] and "queue" not in of_class:
         options["queue"] = given["queue"]
-    if given["priority"]:
+    if given["priority"] and "priority" not in of_class:
         options["priority"] = integer(given["priority"])
     return options
 
