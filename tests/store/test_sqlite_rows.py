@@ -59,8 +59,8 @@ def test_jobs_that_differ_in_id_and_data_alone_are_the_same_in_rows_with_shared_
     new = [replace(NEW[1], id=ObjectId(), unique=None, data=f"{number}") for number in range(3)]
     groups = short_rows(new)
     assert groups is not None
-    [(shared, own)] = groups
-    raw.execute(INSERT_ALIKE[3], (*shared, *chain.from_iterable(own)))
+    [alike] = groups
+    raw.execute(INSERT_ALIKE[3], (*alike.shared, *chain.from_iterable(alike.own)))
 
     assert raw.execute(f"SELECT {COLUMNS} FROM jobs ORDER BY rowid").fetchall() == [row(one) for one in new]
 

@@ -40,7 +40,7 @@ _SHARED = (
     "status", "cause", "queue", "forced", "rank", "ready_at", "priority", "created_at", "expires_at", "unique_key",
     "job", "options", "given", "tags",
 )  # fmt: skip
-_STATUS, _QUEUE, _CREATED_AT = map(_SHARED.index, ("status", "queue", "created_at"))
+_CREATED_AT = _SHARED.index("created_at")
 _SHORT = (*_SHARED, "id", "data")
 _ONE = f"({', '.join('?' * len(_SHORT))})"
 INSERT_SHORTS = {
@@ -83,21 +83,10 @@ class AlikeRows(NamedTuple):
     """The values of the other columns of ``INSERT_SHORT``."""
     own: list[tuple[str, str]]
     """The id and the data of each job."""
-
-    @property
-    def status(self) -> int:
-        """The status of all of them."""
-        return int(self.shared[_STATUS])
-
-    @property
-    def queue(self) -> str:
-        """The queue of all of them."""
-        return str(self.shared[_QUEUE])
-
-    @property
-    def created_at(self) -> int:
-        """The time when they were added, in milliseconds since 1970."""
-        return int(self.shared[_CREATED_AT])
+    status: Status
+    queue: str
+    created_at: int
+    """The time when they were added, in milliseconds since 1970."""
 
 
 def short_rows(records: Iterable[Record]) -> list[AlikeRows] | None:
@@ -117,7 +106,7 @@ def short_rows(records: Iterable[Record]) -> list[AlikeRows] | None:
             if shared is None:
                 return None
             first, shown, own = fields, None, []
-            groups.append(AlikeRows(shared, own))
+            groups.append(AlikeRows(shared, own, record.status, record.queue, shared[_CREATED_AT]))
         own.append((str(fields["id"]), fields["data"]))
     return groups
 
