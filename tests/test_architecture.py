@@ -136,7 +136,7 @@ PUBLIC_OPTIONS = {"taskqueue/scheduler/schedule_api.py:schedule", "taskqueue/web
 MANY_PARAMETERS = {"taskqueue/web/api/route.py:__init__": 9}
 """Functions that have more, and how many; these numbers only fall."""
 
-MOST_FILES, MOST_CODE_LINES, MOST_IMPORTS = 460, 57_510, 0.13
+MOST_FILES, MOST_CODE_LINES, MOST_IMPORTS = 460, 57_650, 0.125
 """Files and code lines of the package, without blank lines, comments and docstrings, and the share of imports in them.
 
 They rise only with a line here that says what for. 40,000 lines in 370 files are the aim. Raised by fair queues, waits
@@ -172,7 +172,9 @@ jobs in the admin of Django, sessions that are refused with a way out,
 users of the dashboard who do not delay each other,
 promises of classes with their error budget and metrics, a form for limits, findings about the store, clocks and
 progress, log files that fail, lines of the log between those of jobs, terminals that are closed or read,
-and managers that end while others have their channel.
+managers that end while others have their channel,
+forms for waiting jobs and schedules, bounded searches of jobs, limits in lists,
+rows that many new jobs share, and counts that processes of MongoDB take over.
 """
 
 CODE = re.compile(r"\b(?:GZ|JB|JW|LW|LZQ|PTS|PW|REC|RW|X)-\d+\b")
