@@ -206,7 +206,7 @@ class Store(Protocol):
         """Return the time up to which a search must look at more than this many records; None if there are fewer.
 
         ``order`` and ``after`` are those of ``find``: by ``created_at``, records of any status count, by ``ended_at``
-        those of each of these final ``statuses``. It is read from an index, and from records with the time of ``after``.
+        those of each of these final ``statuses``. It is read from an index, and from records of the time of ``after``.
         """
 
     def count(self, query: Query, most: int | None = None) -> int:
