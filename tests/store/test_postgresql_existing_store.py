@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psycopg
@@ -18,6 +19,7 @@ from taskqueue.store.backup import back_up
 from taskqueue.store.caller_transaction import session_inserts
 from taskqueue.store.open import open_existing, open_store
 from taskqueue.store.postgresql import remove
+from tests.nodes import LIMIT, eventually
 from tests.postgresql import PostgreSQL
 from tests.store.records import a_record
 
@@ -64,6 +66,33 @@ def test_a_store_is_removed_without_its_neighbours(postgresql_server: PostgreSQL
     remove(other)
 
     assert schemas(postgresql_server) == {"taskqueue"}
+
+
+HELD = """
+SELECT DISTINCT relation::regclass::text FROM pg_locks JOIN pg_class ON pg_class.oid = relation
+WHERE granted AND relkind = 'r' AND relation >= 16384 AND mode = 'AccessExclusiveLock'
+    AND pid IN (SELECT pid FROM pg_locks WHERE NOT granted)
+"""
+
+
+def test_a_store_is_removed_while_somebody_reads_it(postgresql_server: PostgreSQL) -> None:
+    url = postgresql_server.url
+    open_store(url).close()
+    with (
+        psycopg.connect(url, autocommit=True) as operator,
+        psycopg.connect(url) as reader,
+        ThreadPoolExecutor(1) as caller,
+    ):
+        reader.execute("SET deadlock_timeout = '30s'")  # so that the other session of the deadlock gives up
+        reader.execute("SELECT FROM taskqueue.leases")
+        removal = caller.submit(remove, url)
+        [(table,), *_] = eventually(lambda: operator.execute(HELD).fetchall())
+        with suppress(psycopg.errors.DeadlockDetected):  # on a slow machine it is this one
+            reader.execute(f"SELECT FROM {table}")
+        reader.rollback()
+        removal.result(timeout=LIMIT)
+
+    assert schemas(postgresql_server) == set()
 
 
 def test_the_url_is_what_a_scheduler_takes(postgresql_server: PostgreSQL) -> None:

@@ -62,7 +62,13 @@ def remove(url: str) -> None:
     address = parse(url)
     try:
         with closing(connected(address)) as raw:
-            raw.execute(f"DROP SCHEMA IF EXISTS {address.schema} CASCADE")
+            for is_last in (False, False, True):
+                try:
+                    raw.execute(f"DROP SCHEMA IF EXISTS {address.schema} CASCADE")
+                    return
+                except psycopg.errors.DeadlockDetected:  # with a process that uses the store, or whose session ends
+                    if is_last:
+                        raise
     except psycopg.Error as error:
         raise in_words(address.shown, error) from error
 
