@@ -188,6 +188,7 @@ def test_what_a_job_declares_decides_which_failure_is_the_last(
     with a_node(tmp_path, receiver):
         jobs = [scheduler.add_job(f"shop:{name}") for name in ("Once", "Picky", "Slow", "Known")]
         scheduler.wait_for(jobs, timeout=LIMIT)
+    assert [event for event in receiver.events if "tags" not in event] == []  # of no job
     errors = {event["tags"]["job"]: event["exception"]["values"][-1]["type"] for event in receiver.events}
 
     assert errors == {"shop:Picky": "LookupError", "shop:Slow": "JobTimeout", "shop:Known": "Fail"}
