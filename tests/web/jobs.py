@@ -6,7 +6,6 @@ import threading
 from typing import Any, ClassVar
 
 from taskqueue import Job
-from tests.nodes import LIMIT
 
 GATE = threading.Event()
 """A running ``Slow`` ends when it is set."""
@@ -44,7 +43,7 @@ class Slow(Job):
         """Report progress, and wait."""
         self.log.info("reading rows")
         self.progress(62, "row 124,000 of 200,000")
-        assert GATE.wait(LIMIT)
+        GATE.wait()  # a file of tests with a browser may take minutes on a busy machine
 
 
 class Wordy(Job):
