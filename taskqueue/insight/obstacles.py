@@ -23,6 +23,26 @@ MOST_RUNS = 500
 MOST_KEYS = 500
 """Maximum number of limits of listed jobs that are looked up."""
 
+MOST_NODES = 5
+"""Maximum number of nodes whose jobs are read; for other nodes, their leases must do."""
+
+MOST_JOBS = 100
+"""Maximum number of jobs of a node that are read."""
+
+MOST_NAMED = 3
+"""Maximum number of jobs of a node that are named, the longest-running first."""
+
+LATEST = datetime.max.replace(tzinfo=timezone.utc)
+
+MOST_WEIGHED = 5
+"""Maximum number of queues whose weight is named, since each needs a look at its first waiting job."""
+
+MOST_BEFORE = 10_000
+"""Maximum number of jobs before a waiting job that are counted, as there may be millions."""
+
+MOST_LOOKED_AT = 200
+"""Maximum number of other queues in which jobs before a waiting job are counted, the oldest backlog first."""
+
 Mask: TypeAlias = Callable[[LimitKey], LimitKey]
 """Returns the key of a limit as it may be shown."""
 
@@ -95,18 +115,6 @@ def _has(record: Record, limit_key: LimitKey) -> bool:
     return any(other.key == limit_key.key for other in limit_keys_of(record.lane))
 
 
-MOST_NODES = 5
-"""Maximum number of nodes whose jobs are read; for other nodes, their leases must do."""
-
-MOST_JOBS = 100
-"""Maximum number of jobs of a node that are read."""
-
-MOST_NAMED = 3
-"""Maximum number of jobs of a node that are named, the longest-running first."""
-
-LATEST = datetime.max.replace(tzinfo=timezone.utc)
-
-
 class BusyNode(NamedTuple):
     """A node without a free worker, and the jobs it runs, the longest-running first."""
 
@@ -150,17 +158,6 @@ def _runs_of(store: Store, lease: Lease) -> list[Record]:
     query = And((RUNNING, Compare("seat", Operator.EQ, name_of(lease))))
     records = [record for record in store.find(query, limit=MOST_JOBS) if not record.options.is_beside_pool]
     return longest_first(records)
-
-
-MOST_WEIGHED = 5
-"""Maximum number of queues whose weight is named, since each needs a look at its first waiting job."""
-
-
-MOST_BEFORE = 10_000
-"""Maximum number of jobs before a waiting job that are counted, as there may be millions."""
-
-MOST_LOOKED_AT = 200
-"""Maximum number of other queues in which jobs before a waiting job are counted, the oldest backlog first."""
 
 
 def queues_of(lease: Lease) -> Mapping[str, Any]:

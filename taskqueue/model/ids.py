@@ -27,7 +27,6 @@ ID_TEXT = "id"
 TEXT_LIMIT = 64
 """Maximum number of characters of the text of an id."""
 
-
 _numbers = itertools.count(int.from_bytes(os.urandom(3), "big") // 2)
 _random = (0, b"")
 """The process that has made these five random bytes, which begin its ids after the time."""
@@ -48,7 +47,7 @@ def new_ids() -> Iterator[JobId]:
 
 
 def new_id() -> JobId:
-    """Return a new id, after all that this process has made."""
+    """Return a new id, as ``new_ids`` makes them, with the time of this moment."""
     if _random[0] != os.getpid():
         return next(new_ids())
     seconds, number = int(time.time()) % 2**32, next(_numbers) % 2**24

@@ -32,6 +32,9 @@ from taskqueue.model.shown_text import as_code
 from taskqueue.model.timestamps import EPOCH
 from taskqueue.store import Store
 
+RELATIONS = ("depends_on", "parent")
+"""The options that name other jobs."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
@@ -85,7 +88,7 @@ def records_of(
         if (
             like is not None
             and type(entry) is tuple
-            and (len(entry) == 2 or (len(entry) == 3 and entry[2] == {} and type(entry[2]) is dict))
+            and (len(entry) == 2 or (len(entry) == 3 and type(entry[2]) is dict and not entry[2]))
             and entry[0] is bare
             and (is_fixed or not declared(known(bare)))
         ):
@@ -272,10 +275,6 @@ def _refuse_once(where: str) -> NoReturn:
     raise InvalidOption(f"{where}: ignore_data compares jobs: pass it to add_job_once")
 
 
-_OPTIONS = ("depends_on", "parent")
-"""The options that name other jobs."""
-
-
 def with_ids(
     store: Store, options: Mapping[str, Any], beside: Mapping[str, Iterable[JobId]] | None = None
 ) -> Mapping[str, Any]:
@@ -284,7 +283,7 @@ def with_ids(
     ``beside`` has the texts of jobs that are added by the same call. A text that no job has stays, and is refused with
     the other values. Raises ``InvalidOption`` for the text of several jobs.
     """
-    named = [name for name in _OPTIONS if options.get(name) is not None]
+    named = [name for name in RELATIONS if options.get(name) is not None]
     if not named:
         return options
 

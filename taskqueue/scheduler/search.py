@@ -16,7 +16,6 @@ from taskqueue.store import Store
 LOOKS_AT = 5_000
 """How many jobs a page looks at, of each status if it is in the order of ends: a few hundredths of a second."""
 
-
 HIGHEST = JobId("f" * 24)
 """The last id of the jobs of one time."""
 

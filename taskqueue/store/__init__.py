@@ -232,7 +232,7 @@ class Store(Protocol):
         """
 
     def tidy_history(self, now: datetime, limit: int) -> bool:
-        """Add up some figures, then remove up to ``limit`` old minutes and hours; return whether more remain."""
+        """Add up figures and counts, then remove up to ``limit`` old minutes and hours; return whether more remain."""
 
     def present(self, now: datetime) -> Present:
         """Return how many records have not ended, by what they wait for."""

@@ -155,7 +155,7 @@ class JobMetrics:
         """The folder for the files of workers; empty if there is none."""
 
     def open(self) -> None:
-        """Make the folder and start to add up; a node without a folder works, too."""
+        """Make the folder and start to add up; a node without a folder has none of these metrics."""
         if own := os.environ.get(METRICS_FOLDER):
             log.info(
                 "metrics of jobs are written to %s, as %s says; this node does not serve them", own, METRICS_FOLDER

@@ -56,7 +56,7 @@ class ControlServer:
         self._is_closed = threading.Event()
 
     def start(self) -> None:
-        """Listen in the runtime folder, or at an abstract address; a node that cannot works, too."""
+        """Listen in the runtime folder, or at an abstract address; a node that can do neither works without it."""
         folder = control_socket.own_folder()
         path = control_socket.path_of(folder, self._node, self._incarnation)
         try:

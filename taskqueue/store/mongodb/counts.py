@@ -1,6 +1,7 @@
 """Counts jobs by queue and status: all ended jobs once, then only jobs that end or are removed.
 
-The leading node stores its count of ended jobs every minute, so a process that starts need not count them all.
+The leading node stores its count of ended jobs when it tidies the history, so a process that starts need not count them
+all.
 """
 
 from __future__ import annotations

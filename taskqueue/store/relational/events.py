@@ -36,22 +36,22 @@ _COLUMNS = "number, job, claims, name, at, status, about"
 _IS_OF_MANY = f"job IS NULL AND status IS NOT NULL AND length(about) > {_ID}"
 _LENGTH = f"CASE WHEN {_IS_OF_MANY} THEN (length(about) + 1) / {_ID} ELSE 1 END"
 _FIRST = f"(number - {_LENGTH} + 1)"
-"""The number of the first event of a row, as SQL: a row of many has that of the last, and ids in ``about``."""
+"""The number of the first event of a row, as SQL. A row of many events has the number of its last one."""
 
 # One step each; if one statement asks for both, min and max make SQLite walk the whole table.
 ENDS = (
     f"SELECT coalesce((SELECT {_FIRST} FROM events ORDER BY number LIMIT 1), 1), "
     "coalesce((SELECT max(number) FROM events), 0)"
 )
-"""The numbers of the first and of the last event that are kept, as SQL."""
+"""The numbers of the first and the last stored event, as SQL."""
 
 NEXT_AND_LAST = (
     f"SELECT (SELECT {_FIRST} FROM events WHERE number > ? ORDER BY number LIMIT 1), (SELECT max(number) FROM events)"
 )
-"""The number of the first event after this one that is kept, None if it is the last, and that of the last, as SQL.
+"""The number of the next stored event after this one, None if there is none, and of the last event, as SQL.
 
-Whoever has read all events up to one has missed none if the next is the following one. The first that is kept would
-tell the same, but rows that were just removed before it are slow to pass.
+A reader has missed no event if the next number follows its last one. Comparing it with the first stored event would be
+slower: SQLite passes the rows that were just removed before that.
 """
 
 _INSERT_ONE = "INSERT INTO events (job, claims, name, at, status) VALUES (?, ?, ?, ?, ?)"

@@ -24,7 +24,7 @@ MOST_DIFFERENCES = 50
 NOT_JSON = "the data are not JSON that can be read: see quotes, commas and brackets"
 
 CHANGED_SINCE = (
-    "The job was changed since this page was opened. Preview again: the difference is to the job as it is now."
+    "The {0} was changed since this page was opened. Preview again: the difference is to the {0} as it is now."
 )
 
 
@@ -54,7 +54,7 @@ def save_change(view: View) -> Any:
         _check_waits(process)
         changes = _changes(process, current, given)
         if view.form.get("seen", _seen(process, current)) != _seen(process, current):
-            return _change_form(view, process, given, CHANGED_SINCE)
+            return _change_form(view, process, given, CHANGED_SINCE.format("job"))
         if changes and view.form.get("confirm"):
             view.actions.update_job(view.path["id"], changes)
             return see_other(view, f"/jobs/{process.id}?done=changed")
@@ -186,7 +186,7 @@ def _text(value: Any) -> str:
 def _change_form(view: View, process: Process, given: Mapping[str, str], problem: str = "") -> Mapping[str, Any]:
     current = _current(view, process)
     return {
-        **_form(view, "change", given, problem, is_masked=MASK in current.get("data", "")),
+        **_form(view, process, "change", given, problem, is_masked=MASK in current.get("data", "")),
         "queues": list(view.scheduler.stats()["queues"]),
         "seen": _seen(process, current),
     }
@@ -198,27 +198,22 @@ def edit_form(view: View) -> Mapping[str, Any]:
     value = json.loads(process.snapshot.data)
     masked = view.masking.masked(value)
     text = json.dumps(masked, ensure_ascii=False, indent=2)
-    return _form(view, "edit", {"data": text}, is_masked=masked != value)
+    return _form(view, process, "edit", {"data": text}, is_masked=masked != value)
 
 
 def run_edited(view: View) -> Any:
     """Run a copy with these data; if they are refused, return the form with the error."""
     given = {"data": view.form.get("data", "")}
     try:
-        data = decode(given["data"])
-    except Unreadable:
-        return _form(view, "edit", given, NOT_JSON)
-    try:
-        copy = view.actions.run_again(view.path["id"], data=data)
+        copy = view.actions.run_again(view.path["id"], data=decoded(given["data"]))
     except (InvalidJob, Problem) as error:
-        return _form(view, "edit", given, str(error))
+        return _form(view, view.scheduler.get_job(view.path["id"]), "edit", given, str(error))
     return see_other(view, f"/jobs/{copy.id}?done=again")
 
 
 def _form(
-    view: View, kind: str, given: Mapping[str, str], problem: str = "", *, is_masked: bool = False
+    view: View, process: Process, kind: str, given: Mapping[str, str], problem: str = "", *, is_masked: bool = False
 ) -> Mapping[str, Any]:
-    process = view.scheduler.get_job(view.path["id"])
     if not view.may_act_on(process.queue):
         raise Problem("forbidden", f"user {view.user.name} may not act on jobs of queue {process.queue}")
     if kind == "edit":

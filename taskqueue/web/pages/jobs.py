@@ -47,6 +47,9 @@ MOST_CHIPS, LONGEST_CHIP = 3, 40
 LONGEST_WORD = 200
 """Maximum number of characters of a word to complete."""
 
+INDEXED = frozenset(("status", "queue", "id", "parent", "node", "workflow", "since", "before", "late"))
+"""The words of a filter whose jobs are found through indexes."""
+
 NEWEST = 200
 """The newest jobs whose names are known."""
 
@@ -296,14 +299,10 @@ def _found(view: View, job_filter: JobFilter, query: dict[str, Any], order: str,
             after = view.scheduler.get_job(view.query["after"])
     if until is not None and order in ANCHORED:
         query = {"$and": [query, {order[1:]: {"$lte": until}}]}
-    if _INDEXED.issuperset(token.key for token in job_filter.tokens):
+    if INDEXED.issuperset(token.key for token in job_filter.tokens):
         return Search(view.scheduler.find_jobs(query, order=order, limit=PAGE + 1, after=after))
     end = until if order in ANCHORED else None
     return search(view.scheduler, query, order, PAGE + 1, after, sorted(job_filter.statuses()), until=end)
-
-
-_INDEXED = frozenset(("status", "queue", "id", "parent", "node", "workflow", "since", "before", "late"))
-"""The words of a filter whose jobs are found through indexes."""
 
 
 def _anchor(processes: list[Process], order: str, view: View) -> str:

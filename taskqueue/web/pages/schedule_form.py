@@ -52,7 +52,7 @@ def save_schedule(view: View) -> Any:
         if old is None and _is_taken(view, name):
             raise InvalidJob(f"there is a schedule {name} already: change that one, or choose another name")
         if view.form.get("seen", word_of(current.values())) != word_of(current.values()):
-            raise InvalidJob(CHANGED_SINCE.replace("job", "schedule"))
+            raise InvalidJob(CHANGED_SINCE.format("schedule"))
         definition = (name, given["job"], decoded(given["data"]), options)
         if view.form.get("confirm"):
             view.actions.define_schedule(*definition)
