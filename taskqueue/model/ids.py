@@ -29,29 +29,30 @@ TEXT_LIMIT = 64
 
 _numbers = itertools.count(int.from_bytes(os.urandom(3), "big") // 2)
 _random = (0, b"")
-"""The process that has made these five random bytes, which begin its ids after the time."""
+"""The process that has made these three random bytes, which are in its ids between time and number."""
 
 
 def new_ids() -> Iterator[JobId]:
-    """Yield new ids without end, in order within this process; all have the time of the first.
+    """Yield new ids without end, all with the time of the first, in order within this process.
 
-    They are made as ``JobId()`` makes them, which reads the clock and the number of the process for each. Ids of that
-    kind do not come in the same order, so that jobs have none. After 16 million ids the count begins again.
+    The time is in units of 1/65,536 s, so that ids of several processes come in the order of their times. Ids of
+    ``JobId()`` have whole seconds; jobs never have them. After 16 million ids the count begins again.
     """
-    global _random
-    if _random[0] != os.getpid():
-        _random = (os.getpid(), os.urandom(5))
-    start = (int(time.time()) % 2**32).to_bytes(4, "big") + _random[1]
+    start = _time_and_process()
     for number in _numbers:
         yield JobId(start + (number % 2**24).to_bytes(3, "big"))
 
 
 def new_id() -> JobId:
-    """Return a new id, as ``new_ids`` makes them, with the time of this moment."""
+    """Return a new id, as ``new_ids`` makes them."""
+    return JobId(_time_and_process() + (next(_numbers) % 2**24).to_bytes(3, "big"))
+
+
+def _time_and_process() -> bytes:
+    global _random
     if _random[0] != os.getpid():
-        return next(new_ids())
-    seconds, number = int(time.time()) % 2**32, next(_numbers) % 2**24
-    return JobId(seconds.to_bytes(4, "big") + _random[1] + number.to_bytes(3, "big"))
+        _random = (os.getpid(), os.urandom(3))
+    return (int(time.time() * 2**16) % 2**48).to_bytes(6, "big") + _random[1]
 
 
 def id_of_text(job: str, text: str) -> JobId:
