@@ -161,8 +161,8 @@ def add_command(
     _check_path(context, job)
     if here:
         return _run_here(context, job, data, given, bootstrap, as_json=as_json)
-    add = context.scheduler.add_job_once if once else context.scheduler.add_job
-    process = add(job, data, **given)
+    scheduler = context.scheduler
+    process = scheduler.add_job_once(job, data, **given) if once else scheduler.add_job(job, data, **given)
     if process.existed:
         output.line("nothing was added: a job with the same id or unique key already exists", err=True)
     elif note := _unknown_class(context, str(process.id), job):

@@ -131,8 +131,15 @@ def _module(path: str, name: str) -> Any:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        message = kept(f"{path} cannot be loaded: {message_of(error)}")
+        message = kept(f"{path} cannot be loaded: {message_of(error)}{_elsewhere(error, name)}")
         raise CannotLoad(Failure(type=dotted(type(error)), message=message, traceback=traceback_of(error))) from error
+
+
+def _elsewhere(error: BaseException, name: str) -> str:
+    """Return where the module was looked for, and the way out, if it is not there; empty for another error."""
+    if not isinstance(error, ModuleNotFoundError) or not f"{name}.".startswith(f"{error.name}."):
+        return ""
+    return f": it is neither in {Path.cwd()} nor installed: name its folder with --chdir, or install it"
 
 
 def _near(module: Any, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from typing import Any
@@ -32,6 +33,10 @@ def path_of(job: Any) -> str:
         return _importable(job, "function")
     if isinstance(job, Job):
         raise InvalidJob(f"{type(job).__qualname__}() is an instance: pass the class, and what it needs as data")
+    if isinstance(job, functools.partial):
+        raise InvalidJob(f"{as_code(job)} binds arguments: pass the task itself, and its arguments as data")
+    if job is None:
+        raise InvalidJob("None is not a job: pass the task or the class itself, not what a call of it returns")
     if callable(job) and not isinstance(job, type):
         name = getattr(job, "__qualname__", as_code(job))
         raise InvalidJob(f"{name} is a plain function: decorate it with @task, or pass 'module:Class.method'")
@@ -70,13 +75,17 @@ def dotted(kind: type[BaseException]) -> str:
 
 
 def _checked(path: str) -> str:
-    if not PATH_SHAPE.fullmatch(path):
+    if not PATH_SHAPE.fullmatch(path) or ".py:" in path:
         raise InvalidJob(f"{path!r} is not an import path: {_meant(path)}")
     return path
 
 
 def _meant(path: str) -> str:
-    """Return a hint: the same path with a colon, if only its colon is a dot."""
+    """Return a hint: the path of a file as that of a module, or a colon for the last dot."""
+    file, separator, name = path.removesuffix("()").rpartition(":")
+    near = f"{file.removeprefix('./').removesuffix('.py').replace('/', '.')}:{name}"
+    if separator and PATH_SHAPE.fullmatch(near):
+        return f"did you mean {near}?"
     module, names = [], path.split(".")
     while len(names) > 1 and not names[0][:1].isupper():
         module.append(names.pop(0))

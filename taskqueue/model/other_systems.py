@@ -36,7 +36,10 @@ WAYS: Mapping[str, str] = {
     "bind": "call current_job() in the task, or declare it with @task(context=True)",
     **dict.fromkeys(("link", "link_error", "on_success", "on_failure", "pipe_target"), _HOOKS),
     **dict.fromkeys(("ignore_result", "store_results", "result_ttl", "failure_ttl", "result_expires"), _RESULTS),
-    "crontab": "scheduler.schedule(name, job, cron='0 3 * * *') starts jobs again and again",
+    **dict.fromkeys(("cron", "crontab"), "scheduler.schedule(name, job, cron='0 3 * * *') starts jobs again and again"),
+    **dict.fromkeys(
+        ("every", "run_every"), "interval='1h' runs this job again and again, and scheduler.schedule() has every='1h'"
+    ),
     "base": "subclass Job instead of writing a function",
     **dict.fromkeys(("args", "kwargs"), _DATA),
     **dict.fromkeys(("broker", "broker_url", "backend", "result_backend", "redis", "connection_pool"), _STORE),
@@ -67,6 +70,10 @@ COMMAND_OPTIONS: Mapping[str, str] = {
 """Options of commands, each with the option here."""
 
 COMMAND_WAYS: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("D", "daemon", "daemonize", "detach", "pidfile"),
+        "it runs in the foreground: `taskqueue systemd` writes a unit that starts it in the background",
+    ),
     **dict.fromkeys(("B", "beat", "with-scheduler"), "every node starts jobs at their times and by their schedules"),
     **dict.fromkeys(("offset", "skip", "page"), "`list --limit 0` shows all jobs, and scheduler.find_jobs has pages"),
     **dict.fromkeys(
@@ -158,8 +165,17 @@ OF_MODULE: Mapping[str, str] = {
     **dict.fromkeys(("signature", "subtask"), "a workflow takes the task and its data, (task, {'to': 'ann'})"),
     **dict.fromkeys(("crontab", "periodic_task"), "from taskqueue import schedule: @schedule(cron='0 3 * * *')"),
     **dict.fromkeys(("current_task", "get_current_job", "get_current_task"), "from taskqueue import current_job"),
+    **dict.fromkeys(("enqueue", "send_task"), "scheduler.add_job(job, data) adds a job"),
+    "exceptions": "from taskqueue import errors",
+    "settings": "options are arguments of a scheduler, and variables of a node",
 }
 """Names that are imported from another system."""
+
+OF_CLASSES = (
+    *("acks_late", "autoretry_for", "default_retry_delay", "max_retries", "rate_limit", "retry_backoff"),
+    *("retry_kwargs", "soft_time_limit", "time_limit"),
+)
+"""Options that a class of Celery's tasks has as attributes; each leads to an option here by ``OPTIONS``."""
 
 OF_WORKFLOWS: Mapping[str, str] = {
     "chord": "group(scheduler, members, then=member) runs one after all others",
@@ -210,16 +226,21 @@ ARGUMENTS: Mapping[str, Mapping[str, str]] = {
 """Arguments of classes and of the functions of ``retry``, each with the argument here."""
 
 
+EXAMPLES: Mapping[str, str] = {"Rate": "Rate(10, per='1m')"}
+"""A call of a class whose arguments another system writes as one text."""
+
+
 def explained(function: Callable[_Arguments, _Returned], name: str = "") -> Callable[_Arguments, _Returned]:
     """Return the function, or a class's ``__init__``, with an error for an unknown argument that names the one here."""
-    words = ARGUMENTS[name or function.__qualname__.removesuffix(".__init__")]
+    name = name or function.__qualname__.removesuffix(".__init__")
+    words, example = ARGUMENTS[name], EXAMPLES.get(name)
 
     @functools.wraps(function)
     def call(*args: _Arguments.args, **arguments: _Arguments.kwargs) -> _Returned:
         try:
             return function(*args, **arguments)
         except TypeError as error:
-            way = _way_out(function, arguments, words)
+            way = _way_out(function, arguments, words) or (None if arguments else example)
             if way is None or error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise
             raise TypeError(f"{error}: did you mean {way}?") from None

@@ -155,6 +155,12 @@ def _warn_of_attributes(kind: type[Job]) -> None:
                 f"write options = {{{name!r}: {value!r}}}, or rename the attribute",
                 stacklevel=2,
             )
+    for name in sorted(own.intersection(other_systems.OF_CLASSES)):
+        warnings.warn(
+            f"{kind.__module__}.{kind.__qualname__}.{name} is an attribute, not an option of its jobs: did you mean "
+            f"options = {{{other_systems.OPTIONS[name]!r}: …}}?",
+            stacklevel=2,
+        )
 
 
 def _is_value(name: str, value: Any) -> bool:

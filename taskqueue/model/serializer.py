@@ -6,7 +6,7 @@ import base64
 import json
 import math
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, MappingView, Set
 from datetime import datetime, timezone
 from decimal import Decimal
 from itertools import repeat
@@ -171,6 +171,8 @@ def _refused(value: Any) -> str:
     if isinstance(value, Placeholder):
         return f"{value!r}: use it only for all the data of a member of a workflow, or for one key of that data"
     kind = type(value)
+    if isinstance(value, Iterator | Set | MappingView):
+        return f"{kind.__module__}.{kind.__qualname__}, which cannot be stored: make it a list"
     return (
         f"{kind.__module__}.{kind.__qualname__}, which cannot be stored: pass JSON values, "
         "aware datetimes, bytes, UUID, Decimal or ObjectId, or declare the type in the job"

@@ -25,6 +25,7 @@ from taskqueue.model.other_systems import OF_SCHEDULERS, missing
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
 from taskqueue.scheduler import async_waits as methods
+from taskqueue.scheduler import new_jobs
 from taskqueue.scheduler.async_handles import AsyncEvent, AsyncProcess, AsyncSchedule
 from taskqueue.scheduler.async_waits import OF_EMBEDDED, OF_SERVER, AsyncSteps, AsyncWaits, Threads
 from taskqueue.scheduler.connection import Connections
@@ -145,11 +146,13 @@ class AsyncScheduler(AwaitedOperations):
         /,
         job: Addable[Data, Result],
         data: Data = NO_DATA,
-        *,
+        *more: Never,
         session: object = None,
         **options: Unpack[JobOptions],
     ) -> AsyncProcess[Result]:
         """Store a job that is to run once, and return its handle, as ``Scheduler.add_job`` does."""
+        if more:
+            raise new_jobs.after_data(more)
         every = await completed_in_loop(self._before_add, job, data, options)
         if session is None:
             return self._handle(await self.in_thread(partial(self.blocking.add_job, job, data, **every)))

@@ -22,7 +22,7 @@ from taskqueue.model.job_types import JobTypes, types_of
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.lifecycle.pending import TREE_ENDS
 from taskqueue.model.meta import META
-from taskqueue.model.options import checked, merged
+from taskqueue.model.options import check_retry_on, checked, merged
 from taskqueue.model.options.new_record import record
 from taskqueue.model.options.readers import jobs_in
 from taskqueue.model.options.table import CONSTANT, Scope
@@ -57,6 +57,14 @@ def order(
         return _checked_order(job, data, options, defaults, now, where, new_id())
     record = _record_like(prototype, job, data, now, where, options, new_id())
     return Order(record=record, given=prototype.given, options=prototype.options)
+
+
+def after_data(more: tuple[Any, ...]) -> InvalidJob:
+    """Return the error for arguments after the data: other systems take the arguments of a function one by one."""
+    return InvalidJob(
+        f"add_job() got {as_code(more[0])} after the data, which is one argument: add_job(send, {{'to': 'ann', "
+        "'copies': 2}), or send.add(scheduler, 'ann', 2)"
+    )
 
 
 def record_of(job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping[str, Any], now: datetime) -> Record:
@@ -129,13 +137,16 @@ def _checked_order(
     path, known_job = path_of(job), known(job)
     name = repr(path) if isinstance(job, str) else path.rpartition(":")[2]
     given = checked(options, f"{where}{path}", call=f"{'' if where else 'add_job'}({name}, ")
-    every = merged(given, checked(declared(known_job), f"options of {path}", Scope.CLASS), defaults)
+    of_class = checked(declared(known_job), f"options of {path}", Scope.CLASS)
+    every = merged(given, of_class, defaults)
+    if not isinstance(known_job, str):
+        check_retry_on(given, of_class, defaults, f"{where}{path}")
     if every["receives"] and jobs_in(every["depends_on"]):
         data = _known_part(job, data, every, where)
     elif "receives" in given:
         raise InvalidOption(f"{where}{path}: receives={list(given['receives'])}: depends_on is empty: name a job")
     else:
-        data = _checked_data(job, data, where)
+        data = _checked_data(job, data, where) if data is not None else _no_data(job, every, where)
     new = record(job=path, data=encode(data, f"{where}data"), options=every, given=given, id=id, now=now)
     return Order(record=_undeclared(new) if isinstance(known_job, str) else new, given=given, options=every)
 
@@ -225,8 +236,10 @@ def _level(options: Mapping[str, Any]) -> Level:
 @functools.lru_cache(maxsize=512)
 def _prototype_with(path: str, is_unknown: bool, *levels: Level) -> Order:
     options, of_class, defaults = ({name: value for name, _, value in level} for level in levels)
-    given = checked(options, path)
-    every = merged(given, checked(of_class, path, Scope.CLASS), defaults)
+    given, of_class = checked(options, path), checked(of_class, path, Scope.CLASS)
+    every = merged(given, of_class, defaults)
+    if not is_unknown:
+        check_retry_on(given, of_class, defaults, path)
     new = record(job=path, data="null", options=every, given=given, id=JobId(), now=EPOCH)
     return Order(record=_undeclared(new) if is_unknown else new, given=given, options=every)
 
@@ -255,6 +268,19 @@ def _checked_data(job: Any, data: Any, where: str) -> Any:
         if check is not None:
             check(data)
     return data if types is None else types.encoded(data, f"{where}data")
+
+
+def _no_data(job: Any, options: Mapping[str, Any], where: str) -> Any:
+    """Check a job without data; say how one that needs data receives the results of the jobs that it depends on."""
+    try:
+        return _checked_data(job, None, where)
+    except InvalidJob as error:
+        if not options["depends_on"]:
+            raise
+        raise InvalidJob(
+            f"{error}; a result that it depends on is passed only where workflows.RESULT stands: "
+            f"({path_of(job).rpartition(':')[2]}, {{'name': workflows.RESULT}})"
+        ) from None
 
 
 def _known_part(job: Any, data: Any, options: Mapping[str, Any], where: str) -> Any:

@@ -104,7 +104,7 @@ class Scheduler(Events, Operations, Schedules):
         /,
         job: Addable[Data, Result],
         data: Data = NO_DATA,
-        *,
+        *more: Never,
         session: object = None,
         **options: Unpack[JobOptions],
     ) -> Process[Result]:
@@ -117,6 +117,8 @@ class Scheduler(Events, Operations, Schedules):
         of a ``pymongo`` client, or a connection of psycopg, SQLAlchemy or Django to the PostgreSQL database of the
         store.
         """
+        if more:
+            raise new_jobs.after_data(more)
         store, silence = self._connections.store_and_silence
         every: Mapping[str, Any] = options
         if self._before_add is not None or CURRENT.get() is not None:

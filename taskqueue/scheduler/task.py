@@ -126,6 +126,8 @@ class Task(AddsJobs[Arguments, Returned], TaskFunction[Arguments, Returned]):
             if name.startswith("_"):
                 raise AttributeError(name)
             called = self.__name__
+            if name in self.__dict__.get("options", ()):
+                raise AttributeError(f"task {called} has no attribute {name!r}: write {called}.options[{name!r}]")
             adding = f"to add a job write {called}.add(scheduler, …), with options {called}.using(…).add(scheduler, …)"
             raise AttributeError(f"task {called} has no attribute {name!r}: {OF_TASKS.get(name, adding)}")
 
@@ -147,6 +149,14 @@ class TaskCall(AddsJobs[Arguments, Returned]):
         self._task = task
         self._options = options
         self._session = session
+
+    if not TYPE_CHECKING:  # a type checker would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            adding = f"{self._task.__name__}.using(…).add(scheduler, …)"
+            raise AttributeError(f"a task with options has no attribute {name!r}: to add a job write {adding}")
 
     def _parts(self) -> tuple[Task[Any, Any], object, JobOptions]:
         return self._task, self._session, self._options

@@ -117,6 +117,16 @@ def test_a_port_of_a_node_leads_to_what_serves_one(capsys: pytest.CaptureFixture
     assert f"No such option: {option}: `taskqueue web --listen PORT` serves the dashboard" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--daemon", "-D", "--detach", "--pidfile"])
+def test_a_node_in_the_background_leads_to_systemd(capsys: pytest.CaptureFixture[str], option: str) -> None:
+    assert node.main([option]) == Exit.USAGE
+    assert f"No such option: {option}: it runs in the foreground: `taskqueue systemd`" in capsys.readouterr().err
+
+
+def test_a_name_in_place_of_a_subcommand_leads_to_the_subcommands(taskqueue: Taskqueue) -> None:
+    assert "No such command 'nightly': use add, import, list" in taskqueue("schedule", "nightly", "shop:Job").complaint
+
+
 def test_an_application_for_all_commands_is_not_needed(taskqueue: Taskqueue) -> None:
     assert "No such option: -A: jobs are found by their import path" in taskqueue("-A", "shop", "worker").complaint
 

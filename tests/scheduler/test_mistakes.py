@@ -1,15 +1,19 @@
-"""Fifty typical mistakes, half of them by someone who knows Celery: each message names the way out."""
+"""Ninety typical mistakes, half of them by someone who knows Celery: each message names the way out."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from taskqueue import Job, Scheduler, task, workflows
+from taskqueue import Job, Scheduler, schedule, task, workflows
+from taskqueue.model import limits as limits_of_jobs
+from taskqueue.model.runnable import check
 
 Mistake = Callable[[Any], object]
 
@@ -20,6 +24,21 @@ def send(to: str, copies: int = 1) -> str:
     return to
 
 
+@task
+def remind() -> None:
+    """Return nothing, as most tasks do."""
+
+
+class Report(Job):
+    def start(self) -> None:
+        """Do nothing."""
+
+
+def declared_class(**attributes: object) -> None:
+    """Check a class with these attributes as it is checked when a job of it is added."""
+    check(type("Attributes", (Report,), attributes))
+
+
 def bound(self: Any, to: str) -> None:
     """Take what ``bind=True`` passes in Celery."""
 
@@ -28,6 +47,7 @@ mail: Any = send
 """The task, as code that no type checker has read uses it."""
 
 flows: Any = workflows
+limits: Any = limits_of_jobs
 
 
 def imported(name: str) -> object:
@@ -52,7 +72,7 @@ OF_CELERY: dict[str, tuple[Mistake, str]] = {
     "broker": (lambda s: Scheduler(broker="redis://host"), "takes the address of the store"),  # type: ignore[call-arg]
     "address of a broker": (lambda s: Scheduler("redis://host/0").count_jobs({}), "write sqlite:///path"),
     "autoretry_for": (lambda s: task(autoretry_for=(OSError,))(send.function), "did you mean retry_on?"),  # type: ignore[call-overload]
-    "rate_limit": (lambda s: task(rate_limit="10/m")(send.function), "did you mean limits?"),  # type: ignore[call-overload]
+    "rate_limit": (lambda s: task(rate_limit="10/m")(send.function), "did you mean limits='10/1m'?"),  # type: ignore[call-overload]
     "get": (lambda s: mail.add(s, "ann").get(timeout=1), "wait(timeout, raise_on_error=True)"),
     "revoke": (lambda s: s.revoke("id"), "cancel_job(id)"),
     "SUCCESS": (lambda s: s.find_jobs({"status": "SUCCESS"}), "did you mean DONE?"),
@@ -101,13 +121,64 @@ OF_BEGINNERS: dict[str, tuple[Mistake, str]] = {
 }
 
 
-def test_there_are_fifty() -> None:
-    assert (len(OF_CELERY), len(OF_BEGINNERS)) == (27, 23)
+OF_CELERY_TOO: dict[str, tuple[Mistake, str]] = {
+    "a called task": (lambda s: s.add_job(remind()), "pass the task or the class itself"),
+    "a called task beside itself": (lambda s: s.add_job(send, send("ann")), "pass a mapping"),
+    "arguments one by one": (lambda s: s.add_job(send, "ann", 2), "send.add(scheduler, 'ann', 2)"),
+    "partial": (lambda s: s.add_job(functools.partial(send, "ann")), "its arguments as data"),
+    "delay with options": (lambda s: mail.using(queue="mail").delay("ann"), "send.using(…).add(scheduler, …)"),
+    "queue of a task": (lambda s: task(queue="mail")(remind.function).queue, "remind.options['queue']"),  # type: ignore[attr-defined]
+    "rate as text": (lambda s: limits.Rate("10/m"), "Rate(10, per='1m')"),
+    "rate_limit as text": (lambda s: mail.using(rate_limit="10/m").add(s, "ann"), "limits='10/1m'"),
+    "autoretry without retry": (lambda s: mail.using(retry_on=OSError).add(s, "ann"), "pass retry"),
+    "list of countdowns": (lambda s: mail.using(retry=[1, 10]).add(s, "ann"), "retry.exponential(8)"),
+    "chain hands on": (lambda s: flows.chain(s, (send, {"to": "ann"}), send), "workflows.RESULT"),
+    "a called member": (lambda s: flows.group(s, [remind(), remind()]), "not what a call of it returns"),
+    "result outside": (lambda s: s.add_job("shop:send", flows.RESULT), "a member of a workflow"),
+    "cron of a job": (lambda s: mail.using(cron="0 3 * * *").add(s, "ann"), "scheduler.schedule(name, job, cron="),
+    "every of a job": (lambda s: mail.using(every="1h").add(s, "ann"), "interval='1h'"),
+    "task options": (lambda s: declared_class(max_retries=3), "did you mean options = {'retry': …}?"),
+    "exceptions": (lambda s: imported("exceptions"), "from taskqueue import errors"),
+    "enqueue": (lambda s: imported("enqueue"), "scheduler.add_job(job, data)"),
+    "settings": (lambda s: imported("settings"), "options are arguments of a scheduler"),
+    "a signature as a job": (lambda s: s.add_job((send, {"to": "ann"})), "pass a subclass of Job"),
+}
+
+OF_BEGINNERS_TOO: dict[str, tuple[Mistake, str]] = {
+    "a generator": (lambda s: s.add_job("shop:send", (name for name in "ab")), "make it a list"),
+    "a set": (lambda s: s.add_job("shop:send", {"to": {"ann"}}), "make it a list"),
+    "keys of a mapping": (lambda s: s.add_job("shop:send", {"ann": 1}.keys()), "make it a list"),
+    "a path": (lambda s: s.add_job("shop:send", Path("ann")), "declare the type in the job"),
+    "not a number": (lambda s: s.add_job("shop:send", float("nan")), "pass None or text"),
+    "a time in data without zone": (lambda s: s.add_job("shop:send", datetime(2030, 1, 1)), "timezone.utc"),  # noqa: DTZ001
+    "a file": (lambda s: s.add_job("shop/jobs.py:send"), "did you mean shop.jobs:send?"),
+    "a file in this folder": (lambda s: s.add_job("shop.py:send"), "did you mean shop:send?"),
+    "a call as a path": (lambda s: s.add_job("shop:send()"), "did you mean shop:send?"),
+    "an instance": (lambda s: s.add_job(Report()), "pass the class, and what it needs as data"),
+    "a module": (lambda s: s.add_job(importlib), "pass a subclass of Job"),
+    "a builtin": (lambda s: s.add_job(print), "decorate it with @task"),
+    "minutes as a time": (lambda s: mail.using(at="5m").add(s, "ann"), "write '+5m'"),
+    "a date as a time": (lambda s: mail.using(at=date(2030, 1, 1)).add(s, "ann"), "pass an aware datetime"),
+    "a local time": (lambda s: mail.using(at="2030-01-01 10:00").add(s, "ann"), "'2030-01-01 10:00 UTC'"),
+    "a priority in words": (lambda s: mail.using(priority="high").add(s, "ann"), "from -20 to 20"),
+    "several queues": (lambda s: mail.using(queue=["a", "b"]).add(s, "ann"), "pass a name"),
+    "unique as a switch": (lambda s: mail.using(unique=True).add(s, "ann"), "pass text"),
+    "a decorator without call": (lambda s: schedule(mail), "write @schedule(cron="),
+    "schedule below task": (lambda s: schedule(every="1h")(send.function), "write @schedule(…) above @task"),
+}
 
 
-@pytest.mark.parametrize("name", [*OF_CELERY, *OF_BEGINNERS])
+ALL = {**OF_CELERY, **OF_CELERY_TOO, **OF_BEGINNERS, **OF_BEGINNERS_TOO}
+
+
+def test_there_are_ninety() -> None:
+    assert (len(OF_CELERY) + len(OF_CELERY_TOO), len(ALL)) == (47, 90)
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.filterwarnings("error")
 def test_a_mistake_is_answered_with_the_way_out(scheduler: Scheduler, name: str) -> None:
-    mistake, way_out = {**OF_CELERY, **OF_BEGINNERS}[name]
+    mistake, way_out = ALL[name]
 
     with pytest.raises(Exception) as refused:  # noqa: PT011 - each has a type of its own
         mistake(scheduler)

@@ -100,6 +100,8 @@ def _hint(name: object, value: object, as_data: str) -> str:
         meant = other_systems.OPTIONS[str(name)]
         if meant == "at" and isinstance(value, int | float) and 0 < value <= LONGEST:
             meant = f"at={from_now(value)!r}"
+        if meant == "limits" and isinstance(value, str) and "/" in value:
+            meant = f"limits={value.replace('/', '/1')!r}"
         return f"did you mean {meant}?"
     if str(name) in other_systems.WAYS:
         return other_systems.WAYS[str(name)]
@@ -124,6 +126,13 @@ def merged(call: Mapping[str, Any], declared: Mapping[str, Any], defaults: Mappi
     if not isinstance(options["retry"], int):
         check_interval(options["retry"], call, declared, defaults)
     return options
+
+
+def check_retry_on(call: Mapping[str, Any], declared: Mapping[str, Any], defaults: Mapping[str, Any], job: str) -> None:
+    """Refuse ``retry_on`` of a known job for which no level has ``retry``: it would have no effect."""
+    named = {**defaults, **declared, **call}
+    if named.get("retry_on") and "retry" not in named:
+        raise InvalidOption(f"{job}: retry_on is for jobs that are retried: pass retry as well, such as retry=3")
 
 
 def check_interval(policy: RetryPolicy, *levels: Mapping[str, Any]) -> None:

@@ -155,7 +155,11 @@ def test_a_result_that_cannot_be_kept_is_a_failure(fake_node: FakeNode, job: str
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("no_such_module:Job", "No module named"),
+        (
+            "no_such_module:Job",
+            f"is neither in {Path.cwd()} nor installed: name its folder with --chdir, or install it",
+        ),
+        ("tests.daemon.no_such_module:Job", "nor installed: name its folder with --chdir"),
         ("tests.daemon.jobs:Nothing", "has no Nothing"),
         ("tests.daemon.jobs:not_a_job", "neither a class nor a function"),
         ("tests.daemon.jobs:Service", "not a subclass of Job"),
