@@ -176,6 +176,33 @@ def test_the_manifests_name_each_other_and_what_a_node_understands() -> None:
         assert pod["securityContext"]["runAsNonRoot"]
 
 
+def test_the_object_of_keda_scales_as_the_autoscaler_of_kubernetes_on_the_page() -> None:
+    """KEDA takes the behavior of an autoscaler as Kubernetes has it, and text alone in the metadata of a trigger."""
+    scaled, autoscaler = (MANIFESTS[kind, "shop-node"]["spec"] for kind in ("ScaledObject", "HorizontalPodAutoscaler"))
+    triggers = [
+        {
+            "type": "prometheus",
+            "metricType": metric["external"]["target"]["type"],
+            "metadata": {
+                "serverAddress": "http://prometheus.monitoring:9090",
+                "query": trigger["metadata"]["query"],
+                "threshold": [*metric["external"]["target"].values()][1],
+            },
+        }
+        for trigger, metric in zip(scaled["triggers"], autoscaler["metrics"], strict=True)
+    ]
+
+    assert all(isinstance(value, str) for trigger in triggers for value in trigger["metadata"].values())
+    assert scaled == {
+        "scaleTargetRef": {"name": autoscaler["scaleTargetRef"]["name"]},
+        "minReplicaCount": autoscaler["minReplicas"],
+        "maxReplicaCount": autoscaler["maxReplicas"],
+        "pollingInterval": 15,
+        "advanced": {"horizontalPodAutoscalerConfig": {"behavior": autoscaler["behavior"]}},
+        "triggers": triggers,
+    }
+
+
 @contextmanager
 def container(url: str, folder: Path, *options: str) -> Iterator[psutil.Process]:
     """Start a node as process 1 of a PID namespace of its own, and yield it."""

@@ -142,9 +142,16 @@ def test_the_dashboard_is_a_view_of_a_django_project(tmp_path: Path) -> None:
     client.force_login(User.objects.create_superuser("sue"))
     print([client.get(path).status_code for path in ("/work/jobs/", "/work/jobs/jobs", "/work/jobs/api/v1/queues")])
     print("/admin/taskqueue/" in client.get("/admin/").content.decode())
+    from taskqueue import Scheduler
+
+    with Scheduler() as scheduler:
+        job = scheduler.add_job("shop.jobs:invoice", {"order": 7}, queue="mail")
+    print(client.get("/admin/taskqueue/job/?q=queue:mail").content.decode().count("shop.jobs:invoice"))
+    page = client.get(f"/admin/taskqueue/job/{job.id}/change/")
+    print(page.status_code, "is WAITING" in page.content.decode())
     print(client.post("/work/jobs/api/v1/queues/pause", {"queue": "mail"}, "application/json").status_code)
     """,
         PYTHONWARNINGS=os.environ.get("PYTHONWARNINGS", "error::ResourceWarning"),
     )
 
-    assert said.splitlines() == ["/admin/login/?next=/work/jobs/", "[200, 200, 200]", "True", "200"]
+    assert said.splitlines() == ["/admin/login/?next=/work/jobs/", "[200, 200, 200]", "True", "1", "200 True", "200"]
