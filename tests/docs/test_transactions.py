@@ -18,6 +18,7 @@ import psycopg
 import pymongo
 import pytest
 from bson import ObjectId
+from fastapi.testclient import TestClient
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -163,6 +164,17 @@ def test_the_code_for_asynchronous_sqlalchemy(tmp_path: Path, shop: PostgreSQL) 
         await engine.dispose()
 
     asyncio.run(work())
+
+    check_order(shop)
+
+
+def test_the_code_for_fastapi(tmp_path: Path, shop: PostgreSQL) -> None:
+    [text] = code("FastAPI")
+    text = text.replace(f"{DRIVER}//shop@db-1/shop", shop.url.replace("postgresql:", DRIVER)).replace(SHOP, shop.url)
+
+    with TestClient(run(tmp_path, text, Order=Order)["app"], raise_server_exceptions=False) as client:
+        assert client.post("/orders/4711").status_code == 202
+        assert client.post("/orders/4711").status_code == 500  # the number is there: neither an order nor a job
 
     check_order(shop)
 
