@@ -61,6 +61,10 @@ Admit = Callable[[str], None]
 """Checks the module that defines the class or function of a path; raises ``CannotLoad``."""
 
 
+_NO_DJANGO = ("django.core.exceptions.ImproperlyConfigured", "django.core.exceptions.AppRegistryNotReady")
+"""Raised by the modules of a Django project in a process that has not set it up."""
+
+
 def load(path: str, admit: Admit | None = None) -> Loaded:
     """Return the job of ``module:Class``, ``module:function`` or ``module:Class.method``; raise ``CannotLoad``.
 
@@ -131,12 +135,14 @@ def _module(path: str, name: str) -> Any:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        message = kept(f"{path} cannot be loaded: {message_of(error)}{_elsewhere(error, name)}")
+        message = kept(f"{path} cannot be loaded: {message_of(error)}{_way_out(error, name)}")
         raise CannotLoad(Failure(type=dotted(type(error)), message=message, traceback=traceback_of(error))) from error
 
 
-def _elsewhere(error: BaseException, name: str) -> str:
-    """Return where the module was looked for, and the way out, if it is not there; empty for another error."""
+def _way_out(error: BaseException, name: str) -> str:
+    """Return the way out if the module is not here, or is of a Django project; empty for another error."""
+    if dotted(type(error)) in _NO_DJANGO:
+        return ": a Django project has nodes of its own, `manage.py taskqueue node`"
     if not isinstance(error, ModuleNotFoundError) or not f"{name}.".startswith(f"{error.name}."):
         return ""
     return f": it is neither in {Path.cwd()} nor installed: name its folder with --chdir, or install it"

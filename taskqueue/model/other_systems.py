@@ -53,7 +53,9 @@ WAYS: Mapping[str, str] = {
 """Options of a job without an equivalent here, each with another way to achieve the same."""
 
 COMMAND_OPTIONS: Mapping[str, str] = {
-    **dict.fromkeys(("c", "concurrency", "workers", "processes", "threads", "autoscale"), "max-children"),
+    **dict.fromkeys(
+        ("c", "concurrency", "workers", "processes", "threads", "autoscale", "max-workers"), "max-children"
+    ),
     **dict.fromkeys(("Q", "queue", "queues"), "work-on"),
     **dict.fromkeys(("broker", "broker-url", "redis-url", "database-url"), "url"),
     **dict.fromkeys(("n", "hostname"), "name"),

@@ -171,6 +171,10 @@ def _refused(value: Any) -> str:
     if isinstance(value, Placeholder):
         return f"{value!r}: use it only for all the data of a member of a workflow, or for one key of that data"
     kind = type(value)
+    if hasattr(kind, "__mapper__") or (hasattr(kind, "_meta") and hasattr(kind, "pk")):
+        return f"{kind.__module__}.{kind.__qualname__}, a row of a database: pass its key, and read it again in the job"
+    if hasattr(kind, "values_list"):
+        return f"{kind.__module__}.{kind.__qualname__}, a query: pass keys, list(….values_list('pk', flat=True))"
     if isinstance(value, Iterator | Set | MappingView):
         return f"{kind.__module__}.{kind.__qualname__}, which cannot be stored: make it a list"
     return (

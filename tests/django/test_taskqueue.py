@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -347,6 +349,38 @@ def test_a_wrong_setting_ends_the_command_with_what_is_wrong(project: Project) -
 
     assert done.returncode == Exit.CONFIG
     assert done.stdout.strip() == "CommandError: TASKQUEUE has no key 'MAX_CHILDS': did you mean 'MAX_CHILDREN'?"
+
+
+def test_a_model_as_data_leads_to_its_key(project: Project) -> None:
+    printed = project.python("""
+    from shop.models import Order
+    from taskqueue import Scheduler
+
+    for data in (Order(number=7), Order.objects.all()):
+        try:
+            Scheduler().add_job("shop.jobs:invoice", {"order": data})
+        except Exception as error:
+            print(error)
+    """)
+
+    assert printed.splitlines() == [
+        "data['order'] is shop.models.Order, a row of a database: pass its key, and read it again in the job",
+        "data['order'] is django.db.models.query.QuerySet, a query: pass keys, list(….values_list('pk', flat=True))",
+    ]
+
+
+@pytest.mark.parametrize("settings", ["", "project.settings"])
+def test_a_node_that_does_not_set_the_project_up_leads_to_the_one_that_does(project: Project, settings: str) -> None:
+    project.write("shop/jobs.py", JOBS)
+    added = subprocess.run(
+        [Path(sys.executable).parent / "taskqueue", "--url", project.url, "add", "--here", "shop.jobs:warn"],
+        cwd=project.folder,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": settings},
+        capture_output=True,
+        text=True,
+    )
+
+    assert added.stderr.endswith(": a Django project has nodes of its own, `manage.py taskqueue node`\n"), added.stderr
 
 
 def test_jobs_and_tasks_run_at_once_within_a_test_case_of_django(project: Project) -> None:
