@@ -21,6 +21,7 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from taskqueue.errors import InvalidOption, JobNotFound, StoreUnavailable, TaskqueueError
+from taskqueue.execution.loader import ADAPTERS
 from taskqueue.model.ids import new_id
 from taskqueue.model.job import Fail, Job
 from taskqueue.model.options.table import OPTIONS
@@ -94,7 +95,7 @@ class TaskBackend(BaseTaskBackend):
             process = self.scheduler.get_job(result_id)
         except JobNotFound as error:
             raise exceptions.TaskResultDoesNotExist(result_id) from error
-        if process.job != f"{__name__}:TaskJob":
+        if not isinstance(process.data, dict) or process.job != job_path(process.data.get("task", "")):
             raise exceptions.TaskResultDoesNotExist(result_id)
         return result_of(process)
 
@@ -139,7 +140,7 @@ class TaskBackend(BaseTaskBackend):
             "run_after": None if at is None else at.isoformat(),
         }
         process = self.scheduler.add_job(
-            TaskJob,
+            job_path(task.module_path),
             data,
             id=result.id,
             queue=task.queue_name,
@@ -160,8 +161,14 @@ class TaskBackend(BaseTaskBackend):
         signals.task_enqueued.send(type(self), task_result=result)
 
 
+def job_path(task: str) -> str:
+    """Return the path of the jobs of a task with this path of a module, which is what the loader finds."""
+    module, _, name = task.rpartition(".")
+    return f"{module}:{name}"
+
+
 class TaskJob(Job):
-    """Runs a task of the framework in a worker, and sends its signals there.
+    """Runs the task that its path names in a worker, and sends its signals there.
 
     A task whose worker has died too often fails in one more run, which does not call it and sends the signal.
     """
@@ -302,3 +309,6 @@ def _class_path(failure: Failure) -> str:
     except ImportError:
         return NO_CLASS
     return path if isinstance(imported, type) and issubclass(imported, BaseException) else NO_CLASS
+
+
+ADAPTERS[base.Task] = TaskJob

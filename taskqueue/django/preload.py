@@ -6,6 +6,8 @@ has opened is closed, since all workers would share it.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import logging
 
 import django
@@ -23,4 +25,8 @@ def _enable_own_loggers() -> None:
 if not apps.ready:
     django.setup()
     _enable_own_loggers()
+with contextlib.suppress(ImportError):  # the framework of tasks need not be installed
+    importlib.import_module(
+        "taskqueue.django.backend"
+    )  # jobs are loaded with it, whatever the settings were at the start
 connections.close_all()

@@ -26,6 +26,9 @@ FORMER_PATHS = {
 """Former paths of built-in jobs, which records in a store may still name."""
 
 
+ADAPTERS: dict[type, type[Job]] = {}
+"""The class of jobs that runs the objects of another framework's class; a path names such an object."""
+
 _HOOKS = ("on_success", "on_failure", "on_last_failure", "finalize")
 
 
@@ -81,6 +84,10 @@ def load(path: str, admit: Admit | None = None) -> Loaded:
         raise _cannot(
             path, f"module {module_name} has no {name}{_newer(module, name) or _near(module, name) or _origin(module)}"
         )
+    for kind, adapter in ADAPTERS.items():
+        if isinstance(target, kind) and not method:
+            _admit(admit, getattr(target, "func", target))
+            return _runnable(path, adapter, method)
     loaded = _runnable(path, target, method)
     _admit(admit, target)
     return loaded

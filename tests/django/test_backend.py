@@ -354,3 +354,21 @@ def test_checks_name_what_is_wrong_with_the_backend(shop: Project) -> None:
 
     shop.set("INSTALLED_APPS.remove('taskqueue.django')")
     assert "(taskqueue.E002)" in shop.managed("check").stdout
+
+
+def test_the_jobs_of_a_task_are_known_by_its_path(shop: Project) -> None:
+    shop.set("TASKQUEUE['ALLOW'] = ['shop']")
+    shop.python(SHOW + "ordered.enqueue('a'), ordered.enqueue('b')")
+
+    with shop.running("node"), Scheduler(shop.url) as scheduler:
+        assert shop.results(2) == [None, None]
+        assert scheduler.count_jobs({"job": "shop.tasks:ordered"}) == 2
+    assert notes(shop) == ["a", "b"]
+
+
+def test_a_job_that_is_no_task_has_no_result(shop: Project) -> None:
+    with Scheduler(shop.url) as scheduler:
+        others = [scheduler.add_job("shop.jobs:other", data).id for data in (None, {"task": "shop.tasks.ordered"})]
+
+    for id in others:
+        assert "TaskResultDoesNotExist" in shop.managed("shell", "-c", f"{SHOW}backend.get_result('{id}')").stdout
