@@ -57,6 +57,10 @@ class Step(str, Enum):
         length = _MILLISECONDS[self]
         return at // length * length
 
+    def end(self, at: datetime) -> datetime:
+        """Return the last millisecond of the part that contains a time."""
+        return moment(self.begin(milliseconds(at))) + (self.length - MILLISECOND)
+
 
 _LENGTHS = {Step.MINUTE: timedelta(minutes=1), Step.HOUR: timedelta(hours=1)}
 _MILLISECONDS = {step: length // MILLISECOND for step, length in _LENGTHS.items()}

@@ -329,6 +329,22 @@ def test_a_time_is_read_from_its_first_minute_to_its_last(store: Store) -> None:
         store.tidy_history(NOON, 10)
 
 
+@pytest.mark.parametrize("since", [NOON - MINUTE, NOON - MINUTE + SECOND])
+def test_a_time_has_no_jobs_of_the_minutes_before_and_after_it(store: Store, since: datetime) -> None:
+    for seconds in (-60, -1, 0, 59, 60):
+        at = NOON + seconds * SECOND
+        settle(store, running(store, a_record(created_at=at, ready_at=at), now=at), now=at)
+
+    def added() -> dict[datetime, dict[str, int]]:
+        return {entry.at: counts(entry) for entry in entries(store.history(Step.MINUTE, since, NOON), Step.MINUTE)}
+
+    both = {"added": 2, "started": 2, "done": 2, "attempts": 2}
+    wanted = {at: both for at in (NOON - MINUTE, NOON) if at >= since}
+    eventually(lambda: added() == wanted)
+    tidied(store, NOON + HOUR, 10)
+    assert added() == wanted
+
+
 def test_a_backup_has_the_history_and_goes_on_with_it(tmp_path: Path) -> None:
     with closing(open_store(f"sqlite://{tmp_path}/jobs.db")) as store:
         for _ in range(3):

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 
 from taskqueue.daemon.node.maintenance import MAINTAIN_EVERY, PRUNE_BATCH, REPAIR_EVERY, TIDY_EVERY
 from taskqueue.model.controls import Control, Kind
+from taskqueue.model.history import Step
 from taskqueue.model.limits import Limit, lane, limit_keys_of
 from taskqueue.model.query import PENDING, parse
 from taskqueue.model.record import Cause, Options, Record, Status
@@ -469,3 +471,19 @@ def test_many_queues_are_counted_by_few_commands(store: Store, commands: Command
 
     assert len(store.tally()) == 1 + len(store.waiting_since()) == 201
     assert len(commands.waited_for(lambda: (store.tally(), store.waiting_since()))) < 20
+
+
+def test_only_a_time_with_jobs_that_are_not_counted_yet_is_counted(store: Store, commands: Commands) -> None:
+    store.add([a_record(created_at=at) for at in (NOON - 2 * HOUR, NOON)])
+    while store.tidy_history(NOON - HOUR, 10):
+        pass
+    store.events(None)
+
+    def read(begin: datetime) -> list[str]:
+        return commands.waited_for(lambda: store.history(Step.MINUTE, begin, begin + HOUR - SECOND))
+
+    assert read(NOON - 4 * HOUR) == ["find", "find"]
+    assert read(NOON) == ["find", "find", "aggregate", "find"]
+    [matched, *_] = commands.pipelines[-1]
+    millisecond = timedelta(milliseconds=1)
+    assert matched["$match"] == {"created_at": {"$gt": NOON - millisecond, "$lte": NOON + HOUR - millisecond}}

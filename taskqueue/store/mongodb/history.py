@@ -15,7 +15,7 @@ from pymongo.errors import DuplicateKeyError
 
 from taskqueue.model.history import LONGEST, Part, Parts, Step, add_part, add_parts, gather, within_bounds
 from taskqueue.model.reading import number, readable, text
-from taskqueue.model.timestamps import milliseconds, moment
+from taskqueue.model.timestamps import MILLISECOND, milliseconds, moment
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.indexes import CREATED
@@ -76,17 +76,16 @@ class History:
         return UpdateOne({"_id": _id(step, at)}, change, upsert=True)
 
     def read(self, step: Step, since: datetime, until: datetime) -> Parts:
+        before, end = step.end(since - MILLISECOND), step.end(until)
         for _ in range(MOST_TRIES):  # until no other process counts added jobs between the two reads
             counted = self.counted_until()
             parts = self._read_counted(step, since, until)
-            uncounted = self._added_between(counted, None)
+            if counted is not None and counted >= end:
+                return parts
+            uncounted = self._added_between(before if counted is None else max(counted, before), end)
             if counted == self.counted_until():
                 break
-        by_step: Parts = {}
-        add_parts(by_step, uncounted, step)
-        for at, part in by_step.items():
-            if milliseconds(since) <= at <= milliseconds(until):
-                add_parts(parts, {at: part}, step)
+        add_parts(parts, uncounted, step)
         return parts
 
     def _read_counted(self, step: Step, since: datetime, until: datetime) -> Parts:

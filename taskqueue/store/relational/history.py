@@ -10,16 +10,17 @@ from taskqueue.model.history import Part, Parts, Step, add_parts, ended_part, ga
 from taskqueue.model.reading import number, readable
 from taskqueue.model.record import Record
 from taskqueue.model.serializer import dumps
-from taskqueue.model.timestamps import milliseconds
+from taskqueue.model.timestamps import MILLISECOND, milliseconds
 from taskqueue.store.relational import counts
 from taskqueue.store.relational.counts import Added, one_state
-from taskqueue.store.relational.engine import Database, Execute
+from taskqueue.store.relational.engine import Database, Execute, Rows
 
 TURNS_APART = 256
 """Maximum number of rows of turns that are kept before they are added up."""
 
 _RECORD = "INSERT INTO turns (at, counts, figures) VALUES (?, ?, ?)"
 _TURNS = "SELECT at, figures FROM turns WHERE figures IS NOT NULL"
+_TURNS_WITHIN = f"{_TURNS} AND at > ? AND at <= ?"
 _KEPT = "SELECT at, figures FROM history WHERE step = ? AND at >= ? AND at <= ?"
 _KEEP = """
 INSERT INTO history (step, at, figures) VALUES (?, ?, ?) ON CONFLICT (step, at) DO UPDATE SET figures = excluded.figures
@@ -51,19 +52,21 @@ def record(
 def add_up(work: Database) -> None:
     """Add the figures of turns, and the number of added jobs, to their minutes and hours."""
     execute = work.execute
-    parts = _apart(execute, work.adds.count(execute))
+    added = work.adds.count(execute)
+    parts = _apart(execute(_TURNS), added)
     counts.add_up(execute)
     execute("DELETE FROM turns")
     _add(execute, parts)
 
 
 def history(database: Database, step: Step, since: datetime, until: datetime) -> Parts:
-    first, last = milliseconds(since), milliseconds(until)
-    apart: Parts = {}
+    execute = database.execute
+    before, end = milliseconds(step.end(since - MILLISECOND)), milliseconds(step.end(until))
     with one_state(database):  # turns may be added up meanwhile
-        parts = _kept(database.execute, step, first, last)
-        add_parts(apart, _apart(database.execute, database.adds.uncounted(database.execute)), step)
-    add_parts(parts, {at: part for at, part in apart.items() if first <= at <= last}, step)
+        parts = _kept(execute, step, milliseconds(since), milliseconds(until))
+        added = [added for added in database.adds.uncounted(execute) if before < added.at <= end]
+        apart = _apart(execute(_TURNS_WITHIN, (before, end)), added)
+    add_parts(parts, apart, step)
     return parts
 
 
@@ -85,10 +88,10 @@ def _add(execute: Execute, parts: Parts) -> None:
             execute(_KEEP, (step.value, at, part_text(figures[at])))
 
 
-def _apart(execute: Execute, new: Iterable[Added]) -> Parts:
-    """Return the figures of turns and the number of new jobs that are not yet in the minutes and hours."""
+def _apart(turns: Rows, new: Iterable[Added]) -> Parts:
+    """Return the figures of turns and the number of new jobs, which are not yet in the minutes and hours."""
     parts: Parts = {}
-    for at, part in readable(execute(_TURNS).fetchall(), _part, "figures of a turn"):
+    for at, part in readable(turns.fetchall(), _part, "figures of a turn"):
         gather(parts, at, part)
     for added in new:
         if added.at:
