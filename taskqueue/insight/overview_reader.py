@@ -13,7 +13,6 @@ from taskqueue.insight import diagnosis, needs, notifications, overview, promise
 from taskqueue.insight.failure_groups import (
     NEW_FOR,
     RELEASED_FOR,
-    WEEK,
     FailureGroup,
     Lately,
     Usual,
@@ -217,15 +216,16 @@ class OverviewReader:
 
     def _read_seldom(self, now: datetime, postponed: int, releases: Sequence[Release], decisions: Decisions) -> None:
         began = time.monotonic()
-        self._usual = overview.usual_times(self.figures.runs(now))
-        self._usual_waits = overview.usual_waits(self.figures.waits(now), now)
-        hours, border = self.figures.hours(now - WEEK, now), end_of_long_ago(now)
+        hours, runs, waits, promised = self.figures.usual(now)
+        self._usual = overview.usual_times(runs)
+        self._usual_waits = overview.usual_waits(waits, now)
+        border = end_of_long_ago(now)
         if self._usual_long_ago is None or self._usual_long_ago[0] != border:
             self._usual_long_ago = (border, usual_long_ago(hours, now))
         usual = usual_failures(hours, now, self._usual_long_ago[1])
         usual = self._with_minutes(usual, now, releases)
         self._usual_failures = replace(usual, last=self._last_of_resolved(usual, now, decisions))
-        self._judged = promises.judged_in(self.figures.promises(now))
+        self._judged = promises.judged_in(promised)
         schedules = self._store.schedules()
         self._schedule_times = overview.schedule_times(
             schedules, self._read_last_jobs(overview.last_started(schedules))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from sys import intern
 from typing import NamedTuple
 
@@ -48,18 +47,35 @@ class LastHour(NamedTuple):
     """The numbers, waiting times and failed attempts of all queues and classes together, under ``WHOLE``."""
 
 
+class UsualFigures(NamedTuple):
+    """The figures of past hours by class, for all queues together, and by queue."""
+
+    numbers: Parts
+    """The numbers of the hours of the last week, by class."""
+    runs: Parts
+    """How long jobs ran in the hours of the last day, by class."""
+    waits: Parts
+    """The longest wait in each hour of the last week, by queue, for all classes together."""
+    promises: Parts
+    """How many jobs kept the promise in 30 days, by hour, of each class that had such jobs in a week."""
+
+
 class RecentFigures:
     """The recent figures of one store; threads may share it."""
 
     def __init__(self, store: Store) -> None:
-        self._minutes = KeptFigures(store, Step.MINUTE, KEPT_FOR[Step.MINUTE], _slim_minute, _whole)
-        self._yesterday = KeptFigures(store, Step.MINUTE, KEPT_FOR[Step.MINUTE], _whole)
+        hour, week = KEPT_FOR[Step.MINUTE], KEPT_FOR[Step.HOUR]
+        self._minutes = KeptFigures(store, Step.MINUTE, {_slim_minute: hour, _whole: hour})
+        self._yesterday = KeptFigures(store, Step.MINUTE, {_whole: hour})
         self._hour_of_yesterday: tuple[int, Parts] = (0, {})
-        self._hours = KeptFigures(store, Step.HOUR, KEPT_FOR[Step.HOUR], partial(_of_classes, _numbers), _promises)
-        self._promises = KeptFigures(store, Step.HOUR, PROMISES_OVER, _promises)
-        self._day = KeptFigures(store, Step.HOUR, DAY, _whole)
-        self._runs = KeptFigures(store, Step.HOUR, USUAL_OVER, partial(_of_classes, _runs))
-        self._waits = KeptFigures(store, Step.HOUR, KEPT_FOR[Step.HOUR], _longest_waits)
+        # A week of hours takes long to read: all of this comes from one read.
+        self._hours = KeptFigures(
+            store,
+            Step.HOUR,
+            {_classes: week, _promises: week, _longest_waits: week, _whole: DAY, _runs: USUAL_OVER},
+            _classes_and_queues,
+        )
+        self._promises = KeptFigures(store, Step.HOUR, {_promises: PROMISES_OVER})
 
     def minutes(self, now: datetime) -> Parts:
         """Return the numbers of the minutes that started in the last hour, by queue and class."""
@@ -67,89 +83,90 @@ class RecentFigures:
 
     def last_hour(self, now: datetime) -> LastHour:
         """Return the same with the figures of all queues and classes together."""
-        numbers = self._minutes.read(_hour_before(now), now)
-        return LastHour(numbers, {at: part for at, part in self._minutes.also.items() if at in numbers})
+        return LastHour(*self._minutes.read(_hour_before(now), now, _slim_minute, _whole))
 
     def yesterday(self, now: datetime) -> Parts:
         """Return the figures of the same minutes a day before, under ``WHOLE``; a new minute is read once."""
         minute = Step.MINUTE.begin(milliseconds(now))
         if self._hour_of_yesterday[0] != minute:
-            self._hour_of_yesterday = minute, self._yesterday.read(_hour_before(now - DAY), now - DAY)
+            [whole] = self._yesterday.read(_hour_before(now - DAY), now - DAY, _whole)
+            self._hour_of_yesterday = minute, whole
         return self._hour_of_yesterday[1]
 
     def day(self, now: datetime) -> Parts:
         """Return the figures of the last day by hour, the hour of this time a day ago included, under ``WHOLE``."""
-        return self._day.read(now - DAY, now)
+        [whole] = self._hours.read(now - DAY, now, _whole)
+        return whole
 
     def hours(self, since: datetime, now: datetime) -> Parts:
         """Return the numbers of the hours from the one of ``since`` on, by class, for all queues together."""
-        return self._hours.read(since, now)
-
-    def promises(self, now: datetime) -> Parts:
-        """Return how many jobs kept the promise in 30 days, by hour, of each class that had such jobs in a week.
-
-        ``hours`` must have been read before.
-        """
-        lately = {of_class for part in self._hours.also.values() for of_class in part}
-        month = self._promises.read(now - PROMISES_OVER, now) if lately else {}
-        return {at: {key: part[key] for key in part.keys() & lately} for at, part in month.items()}
+        [numbers] = self._hours.read(since, now, _classes)
+        return numbers
 
     def runs(self, now: datetime) -> Parts:
         """Return how long jobs ran in the hours of the last day, by class, for all queues together."""
-        return self._runs.read(now - USUAL_OVER, now)
+        [runs] = self._hours.read(now - USUAL_OVER, now, _runs)
+        return runs
 
-    def waits(self, now: datetime) -> Parts:
-        """Return the longest wait in each hour of the last week, by queue, for all classes together."""
-        return self._waits.read(now - KEPT_FOR[Step.HOUR], now)
+    def usual(self, now: datetime) -> UsualFigures:
+        """Return what past hours show about the present one."""
+        forms = (_classes, _runs, _longest_waits, _promises)
+        numbers, runs, waits, week = self._hours.read(now - KEPT_FOR[Step.HOUR], now, *forms)
+        lately = {of_class for part in week.values() for of_class in part}
+        [month] = self._promises.read(now - PROMISES_OVER, now, _promises) if lately else [{}]
+        promises = {at: {key: part[key] for key in part.keys() & lately} for at, part in month.items()}
+        return UsualFigures(numbers, runs, waits, promises)
 
 
 class KeptFigures:
-    """The figures of the parts of a time, in the form that ``slim`` gives them; threads may share it."""
+    """The figures of the parts of a time, in each of these forms for a time of its own; threads may share it."""
 
     def __init__(
-        self, store: Store, step: Step, kept_for: timedelta, slim: Slim, slim_also: Slim | None = None
+        self, store: Store, step: Step, forms: Mapping[Slim, timedelta], prepared: Slim = lambda part: part
     ) -> None:
+        """Make all forms from what ``prepared`` returns for a part."""
+        self._prepared = prepared
         self._store = store
         self._step = step
-        self._kept_for = kept_for
-        self._slim = slim
-        self._slim_also = slim_also
-        self.also: Parts = {}
-        """The same parts in the form that ``slim_also`` gives them; a new value after each read."""
+        self._forms = forms
         self._lock = threading.Lock()
-        self._parts: Parts = {}
+        self._parts: dict[Slim, Parts] = {form: {} for form in forms}
         self._first: int | None = None
         self._read_to = 0
 
-    def read(self, since: datetime, now: datetime) -> Parts:
-        """Return the figures of the parts from the one of ``since`` on."""
+    def read(self, since: datetime, now: datetime, *forms: Slim) -> list[Parts]:
+        """Return the parts from the one of ``since`` on in each of these forms, or in all.
+
+        Calls with the same ``now`` read the store once.
+        """
         with self._lock:
-            begin, oldest = self._step.begin(milliseconds(since)), self._step.begin(milliseconds(now - self._kept_for))
+            begin, last = self._step.begin(milliseconds(since)), milliseconds(now)
+            oldest = self._oldest(last, max(self._forms.values()))
             if self._first is None or begin < self._first:
-                self._read(begin, milliseconds(now))
+                self._read(begin, last)
                 self._first = begin  # after it was read, so that an outage leaves no gaps
-            else:
+            elif last != self._read_to:
                 unsettled = self._step.begin(self._read_to - UNSETTLED[self._step] // MILLISECOND)
-                self._read(max(unsettled, oldest), milliseconds(now))
-            self._forget(oldest)
-            return {at: part for at, part in self._parts.items() if at >= begin}
+                self._read(max(unsettled, oldest), last)
+            self._first = max(self._first, oldest)
+            return [
+                {at: part for at, part in self._parts[form].items() if at >= begin} for form in forms or self._forms
+            ]
 
     def _read(self, first: int, last: int) -> None:
         length = AT_ONCE * (self._step.length // MILLISECOND)
         for begin in range(first, last + 1, length):
             end = min(last, begin + length - 1)
-            parts = self._store.history(self._step, moment(begin), moment(end))
-            self._parts.update({at: self._slim(part) for at, part in parts.items()})
-            if self._slim_also is not None:
-                self.also = self.also | {at: self._slim_also(part) for at, part in parts.items()}
+            history = self._store.history(self._step, moment(begin), moment(end))
+            parts = {at: self._prepared(part) for at, part in history.items()}
+            for form, kept_for in self._forms.items():
+                oldest = self._oldest(last, kept_for)
+                kept = {at: part for at, part in self._parts[form].items() if at >= oldest}
+                self._parts[form] = kept | {at: form(part) for at, part in parts.items() if at >= oldest}
         self._read_to = last
 
-    def _forget(self, before: int) -> None:
-        for at in [at for at in self._parts if at < before]:
-            del self._parts[at]
-        self.also = {at: part for at, part in self.also.items() if at >= before}
-        if self._first is not None:
-            self._first = max(self._first, before)
+    def _oldest(self, last: int, kept_for: timedelta) -> int:
+        return self._step.begin(last - kept_for // MILLISECOND)
 
 
 def _hour_before(now: datetime) -> datetime:
@@ -168,12 +185,12 @@ def _numbers(figures: Figures) -> Figures:
     return _named(_NUMBERS, figures) | errors
 
 
-def _runs(figures: Figures) -> Figures:
-    return _named(_RUN, figures)
-
-
 def _named(names: Sequence[str], figures: Figures) -> Figures:
     return {name: figures[name] for name in names if name in figures}
+
+
+def _slim_minute(part: Part) -> Part:
+    return {(intern(queue), intern(job)): _numbers(figures) for (queue, job), figures in part.items()}
 
 
 def _whole(part: Part) -> Part:
@@ -185,16 +202,26 @@ def _whole(part: Part) -> Part:
     return {WHOLE: whole}
 
 
-def _slim_minute(part: Part) -> Part:
-    return {(intern(queue), intern(job)): _numbers(figures) for (queue, job), figures in part.items()}
+def _classes_and_queues(part: Part) -> Part:
+    """Return the figures of each class, whatever the queue, and the longest wait of each queue under no class."""
+    of_class: dict[str, Figures] = {}
+    waits: dict[str, int] = {}
+    for (queue, job), figures in part.items():
+        if "longest_wait" in figures:
+            waits[queue] = max(waits.get(queue, 0), figures["longest_wait"])
+        add_figures(of_class.setdefault(job, {}), figures)
+    classes = {(EVERY_QUEUE, intern(job)): figures for job, figures in of_class.items()}
+    return {**classes, **{(intern(queue), ""): {"longest_wait": wait} for queue, wait in waits.items()}}
 
 
-def _of_classes(select: Callable[[Figures], Figures], part: Part) -> Part:
-    """Return the wanted figures of each class, whatever the queue."""
-    slim: Part = {}
-    for (_, job), figures in part.items():
-        add_figures(slim.setdefault((EVERY_QUEUE, intern(job)), {}), select(figures))
-    return slim
+def _classes(part: Part) -> Part:
+    """Return the numbers of jobs, errors and promises of each class."""
+    return {key: _numbers(figures) for key, figures in part.items() if key[1]}
+
+
+def _runs(part: Part) -> Part:
+    """Return how long the jobs of each class ran."""
+    return {key: _named(_RUN, figures) for key, figures in part.items() if key[1]}
 
 
 def _promises(part: Part) -> Part:
@@ -208,8 +235,4 @@ def _promises(part: Part) -> Part:
 
 
 def _longest_waits(part: Part) -> Part:
-    slim: Part = {}
-    for (queue, _), figures in part.items():
-        if "longest_wait" in figures:
-            add_figures(slim.setdefault((intern(queue), ""), {}), {"longest_wait": figures["longest_wait"]})
-    return slim
+    return {key: figures for key, figures in part.items() if not key[1]}

@@ -70,7 +70,7 @@ class WorkReader:
     ) -> WorkReport:
         """Return the report; an empty one for an unknown name."""
         cached = self._kept_of(of)
-        every = {step: cached[step].read(now - KEPT_FOR[step] + step.length, now) for step in Step}
+        every = {step: cached[step].read(now - KEPT_FOR[step] + step.length, now)[0] for step in Step}
         own = {step: {at: {_OWN: part[_OWN]} for at, part in parts.items()} for step, parts in every.items()}
         begin = period.begin(now)
         apart = {at: _apart(part) for at, part in every[period.step].items() if moment(at) >= begin}
@@ -106,7 +106,7 @@ class WorkReader:
 
         with self._lock:
             cached = self._kept.pop(of, None) or {
-                step: KeptFigures(self._store, step, KEPT_FOR[step], slim) for step in Step
+                step: KeptFigures(self._store, step, {slim: KEPT_FOR[step]}) for step in Step
             }
             self._kept[of] = cached
             if len(self._kept) > MOST_KEPT:

@@ -56,10 +56,11 @@ def test_a_minute_has_numbers_by_queue_and_an_hour_those_of_all_queues(store: St
     at = store.now() - timedelta(minutes=5)
     fail(store, "mail", at)
     fail(store, "reports", at)
-    figures, now = RecentFigures(store), store.now()
+    figures = RecentFigures(store)
 
-    eventually(lambda: failed(figures.minutes(now)) == 2)
+    eventually(lambda: failed(figures.minutes(store.now())) == 2)
 
+    now = store.now()
     [part] = figures.minutes(now).values()
     numbers = {"added": 1, "failed": 1, "e:shop.Broken": 1, "x:shop.Broken: no answer": 1}
     assert part == {("mail", "app:Mail"): numbers, ("reports", "app:Mail"): numbers}
@@ -141,3 +142,15 @@ def test_an_outage_at_the_first_look_and_a_long_pause_make_the_next_look_no_long
 
     assert looks(now) <= 3
     assert looks(now + timedelta(days=30)) <= 3
+
+
+def test_all_that_is_known_of_a_week_comes_from_one_read(store: Store) -> None:
+    fail(store, "mail", store.now() - timedelta(hours=5))
+    figures, now = RecentFigures(store), store.now()
+
+    with listened(store) as said:
+        usual, runs, day = figures.usual(now), figures.runs(now), figures.day(now)
+        hours = figures.hours(now - timedelta(days=2), now)
+
+    assert (failed(usual.numbers), failed(hours), len(usual.waits), len(runs), len(day)) == (1, 1, 1, 1, 1)
+    assert sum("FROM history" in statement for statement in said) == 6  # the hours of a week, in portions
