@@ -76,19 +76,23 @@ class Failures(Numbered):
 
 def failures_of(parts: Iterable[HistoryEntry | EndedJobs]) -> list[Failures]:
     """Return the failures of these parts of the time, the most frequent first."""
+    groups: dict[str, dict[str, Failures]] = {}
     ended: dict[str, int] = {}
-    groups: dict[tuple[str, str], Failures] = {}
     for part in parts:
-        ended[part.job] = ended.get(part.job, 0) + part.ended
-        without = part.failed + part.timeout - sum(part.errors.values())
-        for error, number in ({**part.errors, "": without} if without > 0 else part.errors).items():
-            group = groups.get((part.job, error))
+        job, at, errors = part.job, part.at, part.errors
+        ended[job] = ended.get(job, 0) + part.ended
+        without = part.failed + part.timeout - sum(errors.values())
+        of_job = groups.setdefault(job, {})
+        for error, number in ({**errors, "": without} if without > 0 else errors).items():
+            group = of_job.get(error)
             if group is None:
-                group = groups[part.job, error] = Failures(job=part.job, error=error)
-            group.numbers[part.at] = group.numbers.get(part.at, 0) + number
-    for group in groups.values():
-        group.ended = ended[group.job]
-    return sorted(groups.values(), key=lambda group: (-group.number, group.job, group.error))
+                group = of_job[error] = Failures(job=job, error=error)
+            group.numbers[at] = group.numbers.get(at, 0) + number
+    for job, of_job in groups.items():
+        for group in of_job.values():
+            group.ended = ended[job]
+    failures = [group for of_job in groups.values() for group in of_job.values()]
+    return sorted(failures, key=lambda group: (-group.number, group.job, group.error))
 
 
 RATES_OVER = timedelta(minutes=5)
@@ -317,11 +321,15 @@ def runs_of(records: Iterable[Record], usual: Mapping[str, Durations], now: date
 
 def ended_jobs(minutes: Parts) -> Iterator[EndedJobs]:
     """Yield how many jobs of each class ended in each of these minutes."""
-    for at, part in minutes.items():
+    for minute, part in minutes.items():
+        at = moment(minute)
         for (_, job), figures in part.items():
-            errors = {name[2:]: number for name, number in figures.items() if name.startswith("e:")}
-            ended = sum(figures.get(name, 0) for name in _ENDS)
-            yield EndedJobs(moment(at), job, ended, figures.get("failed", 0), figures.get("timeout", 0), errors)
+            errors = {name[2:]: number for name, number in figures.items() if name[:2] == "e:"}
+            number = figures.get
+            failed, timeout = number("failed", 0), number("timeout", 0)
+            yield EndedJobs(
+                at, job, number("done", 0) + failed + timeout + number("canceled", 0), failed, timeout, errors
+            )
 
 
 def usual_times(hours: Parts) -> dict[str, Durations]:

@@ -12,9 +12,13 @@ from taskqueue.model.record import Status
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.store import Store
+from taskqueue.store.query_bounds import compared_fields, fields_of, statuses_of
 
 LOOKS_AT = 5_000
 """How many jobs a page looks at, of each status if it is in the order of ends: a few hundredths of a second."""
+
+RARE = frozenset(("id", "id_text", "parent", "workflow", "unique"))
+"""Fields whose values few jobs share: these are found through an index."""
 
 HIGHEST = JobId("f" * 24)
 """The last id of the jobs of one time."""
@@ -66,6 +70,38 @@ def search(
     if last is None:  # all of them have been removed since
         return search(scheduler, query, order, limit, after, statuses, looks_at, until)
     return Search(processes, last)
+
+
+class Preview(NamedTuple):
+    """How many jobs match, and some of them."""
+
+    number: int
+    sample: list[Process]
+    is_complete: bool
+    """Whether all jobs were looked at: if not, more may match."""
+
+
+def preview(scheduler: Scheduler, query: Mapping[str, Any], limit: int, looks_at: int | None = LOOKS_AT) -> Preview:
+    """Return how many jobs match, with a sample of up to ``limit``.
+
+    If no index has them, only the last ``looks_at`` jobs of each status are looked at, in the order of ends, or of
+    additions if some have not ended. None looks at all.
+    """
+    parsed = parse(query)
+    statuses = statuses_of(parsed) or [int(status) for status in Status]
+    has_index = fields_of(parsed) <= {"queue", "status"} or compared_fields(parsed) & RARE
+    store = scheduler._connections.store  # noqa: SLF001 - the store of a scheduler is for this layer
+    time = None
+    if looks_at is not None and not has_index:
+        of_statuses = parse({"status": {"$in": statuses}})
+        if store.count(of_statuses, looks_at + 1) > looks_at:
+            field = "ended_at" if min(statuses) > Status.PROCESSING else "created_at"
+            time = store.time_after(f"-{field}", looks_at, statuses)
+    if time is None:
+        return Preview(scheduler.count_jobs(query), scheduler.find_jobs(query, limit=limit), is_complete=True)
+    near = {"$and": [query, {field: {"$gte": time}}]}
+    sample = scheduler.find_jobs(near, order=f"-{field}", limit=limit)
+    return Preview(scheduler.count_jobs(near), sample, is_complete=False)
 
 
 def _time_after(

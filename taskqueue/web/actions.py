@@ -30,6 +30,7 @@ from taskqueue.scheduler.operations import AnyOperation, Target
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.schedule import Schedule
 from taskqueue.scheduler.scheduler import Scheduler
+from taskqueue.scheduler.search import Preview, preview
 from taskqueue.web.masking import Masking
 from taskqueue.web.problems import Problem
 from taskqueue.web.settings import Settings
@@ -160,10 +161,14 @@ class Actions:
         with self._acting("unmask", str(process.id), job=process.job):
             return process
 
-    def matching(self, query: Mapping[str, Any], at: datetime | None, *, ended: bool) -> tuple[int, list[Process]]:
-        """Return how many jobs an action on all that match concerns, those before ``at`` or all, and some of them."""
-        meant = self._meant(query, at, ended=ended)
-        return self._scheduler.count_jobs(meant), self._scheduler.find_jobs(meant, limit=SAMPLE)
+    def matching(
+        self, query: Mapping[str, Any], at: datetime | None, *, ended: bool, looks_at: int | None = None
+    ) -> Preview:
+        """Return how many jobs an action on all that match concerns, those before ``at`` or all, and some of them.
+
+        ``looks_at`` bounds how many jobs are looked at.
+        """
+        return preview(self._scheduler, self._meant(query, at, ended=ended), SAMPLE, looks_at)
 
     def cancel_jobs(self, query: Mapping[str, Any], at: datetime, reason: str = "") -> int:
         """Cancel the jobs that match, were added before ``at`` and have not ended, and return how many."""

@@ -17,7 +17,7 @@ from taskqueue.model.lifecycle.outcomes import GivenUp
 from taskqueue.model.query import EVERYTHING
 from taskqueue.model.record import Status
 from taskqueue.scheduler.process import Process
-from taskqueue.scheduler.search import search
+from taskqueue.scheduler.search import preview, search
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
 from tests.store.records import BROKEN, NOON, a_record, finished
@@ -146,3 +146,21 @@ def test_a_search_is_not_complete_because_jobs_were_removed_in_between(url: str,
                 break
 
         assert {job.created_at for job in scheduler.find_jobs({"tags": "rare"})} <= found
+
+
+@pytest.mark.parametrize(
+    ("query", "looks_at", "number", "is_complete"),
+    [
+        ({"tags": "rare", "status": "FAILED"}, AT_ONCE, 1, False),
+        ({"tags": "rare", "status": "FAILED"}, None, 3, True),
+        ({"tags": "rare"}, AT_ONCE, 1, False),
+        ({"tags": "rare"}, JOBS, 3, True),
+        ({"queue": "default", "status": "FAILED"}, AT_ONCE, JOBS, True),
+    ],
+)
+def test_a_preview_looks_at_the_last_jobs_unless_an_index_has_them(
+    scheduler: Scheduler, query: dict[str, Any], looks_at: int | None, number: int, is_complete: bool
+) -> None:
+    matching = preview(scheduler, query, 2, looks_at)
+
+    assert (matching.number, matching.is_complete, len(matching.sample)) == (number, is_complete, min(number, 2))

@@ -16,15 +16,17 @@ import pytest
 from starlette.testclient import TestClient
 
 from taskqueue import Scheduler
-from taskqueue.model.record import Holder
+from taskqueue.model.record import Holder, Status
 from taskqueue.model.schedules.schedule import definition
 from taskqueue.model.timestamps import MILLISECOND, whole
 from taskqueue.scheduler.connection import StoreOpener
+from taskqueue.scheduler.search import LOOKS_AT
 from taskqueue.store import ClaimRequest
 from taskqueue.store.open import open_store
 from taskqueue.web import app
 from taskqueue.web.overviews import Overviews
 from tests.nodes import LIMIT
+from tests.store.records import BROKEN, a_record
 from tests.web import jobs
 from tests.web.conftest import HOST, PASSWORD, MakeBrowser, csrf_of, log_in
 
@@ -63,6 +65,23 @@ def test_of_two_who_run_all_again_the_second_copies_nothing(scheduler: Scheduler
     assert late.headers["location"].endswith("done=matching&of=0")
     assert "somebody else did it" in second.get(late.headers["location"]).text
     assert scheduler.stats()["statuses"]["FAILED"] == 6
+
+
+def test_the_question_looks_at_the_last_jobs_and_on_request_at_all(scheduler: Scheduler, browser: MakeBrowser) -> None:
+    now = datetime.now(timezone.utc)
+    failed = replace(a_record(job="shop:Mail"), status=Status.FAILED, ready_at=None, ended_at=whole(now), error=BROKEN)
+    before = replace(failed, id=a_record().id, job="shop:Invoice", ended_at=whole(now - timedelta(hours=1)))
+    mails = [replace(failed, id=a_record().id) for _ in range(LOOKS_AT + 1)]
+    scheduler._connections.store.add([before, *mails])
+    client = browser()
+    log_in(client)
+    question = "/jobs/matching?action=again&status=failed&class=shop:"
+
+    assert f"at least {LOOKS_AT + 1:,} jobs" in client.get(f"{question}Mail").text
+    bounded = client.get(f"{question}Invoice").text
+    assert f"No ended job matches among the last {LOOKS_AT:,}" in bounded
+    [address] = re.findall(r'href="([^"]*)">Look at all<', bounded)
+    assert "<b>1 job</b>" in client.get(html.unescape(address)).text
 
 
 @both

@@ -32,7 +32,7 @@ GROWING = (
     *("/jobs?tag=", "/jobs?queue=mail&job=", "/jobs?status=done&job=", "/jobs?status=ended&job=", "/jobs?q="),
     "/jobs?job=",  # MongoDB chooses one of two indexes by a trial
 )
-"""A count of jobs of one class, before an action, looks at all that failed; a filter looks at up to 5,000 jobs.
+"""A filter, and the question before an action on jobs of one class, look at up to 5,000 jobs.
 
 The page of a class or queue passes 2,500 ended jobs, twice (``insight.work_reader.WALKED``), in a store that has them.
 """

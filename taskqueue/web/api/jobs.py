@@ -128,7 +128,7 @@ def act_on_matching(call: Call) -> Any:
     now = call.dashboard.overviews.now()
     at = named("at", call.body["at"], lambda given: moment_of(given, now)) if "at" in call.body else now
     only = {"start-now": STARTABLE, "give-up": WAITS_AGAIN}.get(action, {})
-    number, sample = actions.matching({"$and": [query, only]} if only else query, at, ended=action == "run-again")
+    matching = actions.matching({"$and": [query, only]} if only else query, at, ended=action == "run-again")
     done = 0
     if call.body.get("confirm", False):
         match action:
@@ -140,7 +140,12 @@ def act_on_matching(call: Call) -> Any:
                 done = actions.run_jobs_again(query, at)
             case _:
                 done = actions.cancel_jobs(query, at, reason)
-    return {"found": number, "sample": _listed(call, sample), "done": done, "at": json_shapes.time(at)}
+    return {
+        "found": matching.number,
+        "sample": _listed(call, matching.sample),
+        "done": done,
+        "at": json_shapes.time(at),
+    }
 
 
 def matching_query(call: Call) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from taskqueue.scheduler import bulk_actions
 from taskqueue.scheduler.audit_trail import shown_query
 from taskqueue.scheduler.bulk_actions import StageResults, new_name
 from taskqueue.scheduler.changes import WAITS_AGAIN
+from taskqueue.scheduler.search import LOOKS_AT
 from taskqueue.web.actions import MOST_AT_ONCE, STARTABLE
 from taskqueue.web.pages.jobs import rows_of
 from taskqueue.web.problems import Problem
@@ -45,16 +46,20 @@ def ask(view: View) -> Any:
     at = view.overviews.now()
     if action in ONLY:
         query = {"$and": [query, ONLY[action]]}
-    number, sample = view.actions.matching(query, None, ended=action == "again")
+    looks_at = None if view.query.get("look") == "all" else LOOKS_AT
+    matching = view.actions.matching(query, None, ended=action == "again", looks_at=looks_at)
     return {
         "action": action,
         "verb": verb,
         "kind": kind,
         "filter": job_filter,
         "at": milliseconds(at),
-        "number": number,
-        "sample": rows_of(view, sample),
-        "most": MOST_AT_ONCE if action in ONLY else number,
+        "number": matching.number,
+        "is_complete": matching.is_complete,
+        "looks_at": LOOKS_AT,
+        "all": job_filter.address(action=action, look="all"),
+        "sample": rows_of(view, matching.sample),
+        "most": MOST_AT_ONCE if action in ONLY else matching.number,
         "may_act": view.may_act,
         "name": new_name(at),
     }
