@@ -6,11 +6,13 @@ hours of the last days, or from all hours if these have few attempts.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
+from itertools import accumulate
 from math import sqrt
 from typing import Any, NamedTuple, TypeVar
 
@@ -282,6 +284,8 @@ class Lately:
         self.attempts: dict[str, dict[int, Attempts]] = {}
         self.failures: dict[tuple[str, str], dict[int, int]] = {}
         self._parts: dict[int, Part] = {}
+        self._sums: dict[str, tuple[list[int], list[Attempts]]] = {}
+        """The minutes of each class, and the sums of its attempts before each of them and after the last one."""
         self.change_to(minutes)
 
     def change_to(self, minutes: Parts) -> None:
@@ -290,6 +294,7 @@ class Lately:
             self._remove(at)
         for at in minutes.keys() - self._parts.keys():
             self._add(at, minutes[at])
+        self._sums.clear()
 
     def _add(self, at: int, part: Part) -> None:
         self._parts[at] = part
@@ -313,11 +318,18 @@ class Lately:
 
     def all_of(self, job: str, since: int = 0, until: int | None = None) -> Attempts:
         """Return the attempts of the class from one minute on and before another."""
-        ended = failed = last = 0
-        for at, attempts in self.attempts.get(job, {}).items():
-            if at >= since and (until is None or at < until):
-                ended, failed, last = ended + attempts.ended, failed + attempts.failed, last + attempts.last
-        return Attempts(ended, failed, last)
+        times, sums = self._sums.get(job) or self._summed(job)
+        first = bisect_left(times, since)
+        end = len(times) if until is None else max(first, bisect_left(times, until))
+        before, upto = sums[first], sums[end]
+        return Attempts(upto.ended - before.ended, upto.failed - before.failed, upto.last - before.last)
+
+    def _summed(self, job: str) -> tuple[list[int], list[Attempts]]:
+        of_job = self.attempts.get(job, {})
+        times = sorted(of_job)
+        sums = list(accumulate((of_job[at] for at in times), Attempts.plus, initial=Attempts()))
+        self._sums[job] = times, sums
+        return times, sums
 
 
 def judged(

@@ -81,6 +81,8 @@ def failures_of(parts: Iterable[HistoryEntry | EndedJobs]) -> list[Failures]:
     for part in parts:
         job, at, errors = part.job, part.at, part.errors
         ended[job] = ended.get(job, 0) + part.ended
+        if not (part.failed or part.timeout):
+            continue
         without = part.failed + part.timeout - sum(errors.values())
         of_job = groups.setdefault(job, {})
         for error, number in ({**errors, "": without} if without > 0 else errors).items():
@@ -324,12 +326,12 @@ def ended_jobs(minutes: Parts) -> Iterator[EndedJobs]:
     for minute, part in minutes.items():
         at = moment(minute)
         for (_, job), figures in part.items():
-            errors = {name[2:]: number for name, number in figures.items() if name[:2] == "e:"}
-            number = figures.get
-            failed, timeout = number("failed", 0), number("timeout", 0)
-            yield EndedJobs(
-                at, job, number("done", 0) + failed + timeout + number("canceled", 0), failed, timeout, errors
+            get = figures.get
+            failed, timeout = get("failed", 0), get("timeout", 0)
+            errors = (
+                {name[2:]: number for name, number in figures.items() if name[:2] == "e:"} if failed or timeout else {}
             )
+            yield EndedJobs(at, job, get("done", 0) + failed + timeout + get("canceled", 0), failed, timeout, errors)
 
 
 def usual_times(hours: Parts) -> dict[str, Durations]:

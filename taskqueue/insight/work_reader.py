@@ -6,6 +6,7 @@ more than ``WALKED`` of all jobs are passed for them.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,10 +14,10 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from taskqueue.insight import overview, work_report
-from taskqueue.insight.failure_groups import FailureGroup
+from taskqueue.insight.failure_groups import FailureGroup, end_of_long_ago
 from taskqueue.insight.overview import QueueState, Run
 from taskqueue.insight.recent_figures import KEPT_FOR, KeptFigures, RecentFigures
-from taskqueue.insight.work_report import LastJobs, Period, Scope, WorkOf, WorkReport
+from taskqueue.insight.work_report import LastJobs, Period, Scope, Sums, WorkOf, WorkReport, sums_of
 from taskqueue.model.history import Figures, Part, Parts, Step, add_figures
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.query import RUNNING, And, Compare, Operator
@@ -48,6 +49,14 @@ _ALL, _OWN = ("", "all"), ("", "own")
 _RAN = Compare("status", Operator.IN, tuple(int(status) for status in (Status.DONE, Status.FAILED, Status.TIMEOUT)))
 
 
+class KeptWork(NamedTuple):
+    """What is cached of a class or queue."""
+
+    figures: Mapping[Step, KeptFigures]
+    long_ago: dict[Period, tuple[tuple[datetime, int], Sums]]
+    """For each period of hours its sums from its first hour up to those that may change, with these two times."""
+
+
 class WorkReader:
     """Reads reports of one store; threads may share it."""
 
@@ -56,7 +65,7 @@ class WorkReader:
         self._figures = figures
         self._walked = walked
         self._lock = threading.Lock()
-        self._kept: OrderedDict[WorkOf, Mapping[Step, KeptFigures]] = OrderedDict()
+        self._kept: OrderedDict[WorkOf, KeptWork] = OrderedDict()
 
     def names(self, scope: Scope, now: datetime) -> list[str]:
         """Return all classes that had jobs within a week, or all queues that have jobs, by name."""
@@ -70,10 +79,10 @@ class WorkReader:
     ) -> WorkReport:
         """Return the report; an empty one for an unknown name."""
         cached = self._kept_of(of)
-        every = {step: cached[step].read(now - KEPT_FOR[step] + step.length, now)[0] for step in Step}
+        every = {step: cached.figures[step].read(now - KEPT_FOR[step] + step.length, now)[0] for step in Step}
         own = {step: {at: {_OWN: part[_OWN]} for at, part in parts.items()} for step, parts in every.items()}
         begin = period.begin(now)
-        apart = {at: _apart(part) for at, part in every[period.step].items() if moment(at) >= begin}
+        sums = _sums(cached, every[period.step], of, period, now)
         state = next((queue for queue in queues if of == (Scope.QUEUE, queue.name)), None)
         runs, running = self._runs(of, state, now)
         slowest = self._slowest(of, every[period.step], period.step, begin)
@@ -85,8 +94,8 @@ class WorkReader:
             period=period,
             work={length: work_report.work_of(own[length.step], length.begin(now), now) for length in Period},
             parts=work_report.chart_parts(own[period.step], period, now),
-            named=work_report.named_work(apart, of, begin, now),
-            errors=work_report.errors_of(apart, judged),
+            named=work_report.named_work(sums.named, begin, now),
+            errors=work_report.errors_of(sums.errors, judged),
             state=state,
             runs=runs,
             running=running,
@@ -96,7 +105,7 @@ class WorkReader:
             limit_families=_limit_families(looked_at),
         )
 
-    def _kept_of(self, of: WorkOf) -> Mapping[Step, KeptFigures]:
+    def _kept_of(self, of: WorkOf) -> KeptWork:
         def slim(part: Part) -> Part:
             own = {key: figures for key, figures in part.items() if of.has(*key)}
             total: Figures = {}
@@ -105,9 +114,9 @@ class WorkReader:
             return {_ALL: {"done": work_report.ended_in(part)}, _OWN: total, **own}
 
         with self._lock:
-            cached = self._kept.pop(of, None) or {
-                step: KeptFigures(self._store, step, {slim: KEPT_FOR[step]}) for step in Step
-            }
+            cached = self._kept.pop(of, None) or KeptWork(
+                {step: KeptFigures(self._store, step, {slim: KEPT_FOR[step]}) for step in Step}, {}
+            )
             self._kept[of] = cached
             if len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
@@ -208,6 +217,23 @@ def _slow(of: WorkOf, longest: float, at: datetime, step: Step) -> And:
             Compare("took", Operator.GTE, longest - MILLISECOND / timedelta(seconds=2)),
         )
     )
+
+
+def _sums(cached: KeptWork, parts: Parts, of: WorkOf, period: Period, now: datetime) -> Sums:
+    """Return the sums of the period; those of hours that cannot change are added up once."""
+    begin, border = period.begin(now), end_of_long_ago(now)
+    first = milliseconds(begin)
+
+    def summed(since: int, until: float) -> Sums:
+        return sums_of({at: _apart(part) for at, part in parts.items() if since <= at < until}, of)
+
+    if period.step is Step.MINUTE:
+        return summed(first, math.inf)
+    times, before = cached.long_ago.get(period, (None, None))
+    if before is None or times != (begin, border):
+        before = summed(first, border)
+        cached.long_ago[period] = (begin, border), before
+    return before.plus(summed(max(first, border), math.inf))
 
 
 def _apart(part: Part) -> Part:

@@ -521,27 +521,49 @@ def chart_parts(parts: Parts, period: Period, now: datetime) -> list[WorkPart]:
     return [WorkPart(begin + place * length, *of_part) for place, of_part in enumerate(numbers)]
 
 
-def named_work(parts: Parts, of: WorkOf, begin: datetime, end: datetime) -> list[Named]:
-    """Return the figures of each queue of a class, or of each class of a queue."""
-    totals: dict[str, Figures] = {}
-    for part in parts.values():
+class Sums(NamedTuple):
+    """The figures of some parts of the time: by queue or class, and failed attempts by class and fingerprint."""
+
+    named: dict[str, Figures]
+    """The figures of each queue of a class, or of each class of a queue."""
+    errors: dict[tuple[str, str], dict[datetime, int]]
+    """How many attempts failed in each part."""
+
+    def plus(self, other: Sums) -> Sums:
+        """Return the sum."""
+        named = {name: dict(figures) for name, figures in self.named.items()}
+        for name, figures in other.named.items():
+            add_figures(named.setdefault(name, {}), figures)
+        errors = {key: {**numbers, **other.errors.get(key, {})} for key, numbers in self.errors.items()}
+        return Sums(named, other.errors | errors)
+
+
+def sums_of(parts: Parts, of: WorkOf) -> Sums:
+    """Return the sums of these parts of the time."""
+    named: dict[str, Figures] = {}
+    errors: dict[tuple[str, str], dict[datetime, int]] = {}
+    for begin, part in parts.items():
+        at = moment(begin)
         for (queue, job), figures in part.items():
-            add_figures(totals.setdefault(queue if of.scope is Scope.CLASS else job, {}), figures)
+            add_figures(named.setdefault(queue if of.scope is Scope.CLASS else job, {}), figures)
+            for name, number in figures.items():
+                if name[:2] == "x:":
+                    of_error = errors.setdefault((job, name[2:]), {})
+                    of_error[at] = of_error.get(at, 0) + number
+    return Sums(named, errors)
+
+
+def named_work(totals: Mapping[str, Figures], begin: datetime, end: datetime) -> list[Named]:
+    """Return the work of each queue or class, the most active first."""
     minutes = (end - begin) / timedelta(minutes=1)
     named = [Named(name, _work(figures, minutes)) for name, figures in totals.items()]
     return sorted(named, key=lambda row: (-row.work.ended, -row.work.added, row.name))[:MOST_SHARES]
 
 
-def errors_of(parts: Parts, judged: Iterable[FailureGroup]) -> list[ErrorGroup]:
-    """Return the failed attempts of these parts of the time by class and fingerprint, the most frequent first."""
-    numbers: dict[tuple[str, str], dict[datetime, int]] = {}
-    for begin, part in parts.items():
-        at = moment(begin)
-        for (_, job), figures in part.items():
-            for name, number in figures.items():
-                if name[:2] == "x:":
-                    of_error = numbers.setdefault((job, name[2:]), {})
-                    of_error[at] = of_error.get(at, 0) + number
+def errors_of(
+    numbers: Mapping[tuple[str, str], Mapping[datetime, int]], judged: Iterable[FailureGroup]
+) -> list[ErrorGroup]:
+    """Return the failed attempts by class and fingerprint, the most frequent first."""
     groups = {(group.job, group.fingerprint): group for group in judged}
     errors = [
         ErrorGroup(job=job, fingerprint=fingerprint, numbers=of_error, judged=groups.get((job, fingerprint)))

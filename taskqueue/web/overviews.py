@@ -19,6 +19,7 @@ from taskqueue.insight.overview_reader import Overview, OverviewReader
 from taskqueue.insight.recent_figures import RecentFigures
 from taskqueue.insight.work_report import Day, Period, WorkOf, WorkReport
 from taskqueue.model import wording
+from taskqueue.scheduler.operator_api import numbers_of
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.web.view import Answer
 
@@ -142,15 +143,17 @@ class Overviews:
         self._scheduler = scheduler
         self._lock = threading.Lock()
         self._making = threading.Lock()
+        self._counting = threading.Lock()
         self._made: OverviewReader | None = None
         self._kept: tuple[float, Overview] | None = None
         self._numbers: tuple[float, dict[str, Any]] | None = None
 
     def read(self) -> Overview:
-        """Return the state of the store, at most ``KEPT_FOR`` old; others wait for the one that reads."""
+        """Return the state of the store, read at most ``KEPT_FOR`` ago; others wait for the one that reads."""
         with self._lock:
             if self._kept is None or time.monotonic() - self._kept[0] > KEPT_FOR:
-                self._kept = time.monotonic(), self._read()
+                state = self._read()
+                self._kept = time.monotonic(), state  # a read may take longer on a busy machine
             return self._kept[1]
 
     def needs(self) -> list[Need]:
@@ -161,11 +164,19 @@ class Overviews:
         return cached[1].needs
 
     def numbers(self) -> dict[str, Any]:
-        """Return how many jobs there are (``Scheduler.stats``), at most ``KEPT_FOR`` ago."""
-        with self._lock:
-            if self._numbers is None or time.monotonic() - self._numbers[0] > KEPT_FOR:
-                self._numbers = time.monotonic(), self._scheduler.stats()
-            return self._numbers[1]
+        """Return how many jobs there are (``numbers_of``), at most ``KEPT_FOR`` ago."""
+        with self._counting:
+            cached = self._numbers
+            if cached is None or time.monotonic() - cached[0] > KEPT_FOR:
+                cached = self._numbers = time.monotonic(), self.numbers_now()
+            return cached[1]
+
+    def numbers_now(self) -> dict[str, Any]:
+        """Return how many jobs there are now; if ``needs`` will read the overview, both share one count."""
+        cached = self._kept
+        if cached is None or time.monotonic() - cached[0] > SILENCE:
+            return numbers_of(self.read().tally)
+        return self._scheduler.stats()
 
     def forget(self) -> None:
         """Read the store again at the next call, because something has changed it."""

@@ -152,6 +152,7 @@ def test_who_acts_does_not_wait_for_one_who_reads_the_store(url: str) -> None:
 
     with Slow(url) as slow:
         overviews = Overviews(slow)
+        overviews.read()
         reading, acting = threading.Thread(target=overviews.numbers), threading.Thread(target=overviews.now)
         reading.start()
         try:

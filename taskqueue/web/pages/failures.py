@@ -36,7 +36,7 @@ MOST_DECIDED = 50
 MOST_RELEASES = 5
 """The last releases on the page."""
 
-MOST = 100
+MOST = 60
 """Groups on the page: with more it is larger than 150 kB."""
 
 

@@ -98,7 +98,7 @@ def jobs(view: View) -> Any:
         processes = found.processes
     except InvalidQuery as error:
         problem = str(error)
-    stats = view.overviews.numbers() if view.is_fragment else view.scheduler.stats()  # updates share the answer
+    stats = view.overviews.numbers() if view.is_fragment else view.overviews.numbers_now()  # updates share the answer
     more = {"order": order} if order != usual else {}
     by = {"by": view.query["by"]} if view.query.get("by") else {}
     place = {"after": view.query["after"]} if "after" in view.query else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any
 
@@ -121,14 +122,14 @@ def _rows(durations: Durations) -> list[tuple[Bucket, float, float]]:
 
 def _error(report: WorkReport, error: ErrorGroup) -> dict[str, Any]:
     """Return an error with its trend, and the filter of its jobs; empty if no query can distinguish them."""
-    at = {part.at: 0 for part in report.parts}
-    times = sorted(at)
+    times = [part.at for part in report.parts]
+    numbers = [0] * len(times)
     for moment, failed in error.numbers.items():
-        at[max((time for time in times if time <= moment), default=times[0])] += failed
+        numbers[max(0, bisect_right(times, moment) - 1)] += failed
     return {
         "group": error,
         "text": error.fingerprint.removeprefix("builtins.") or "no error",
-        "trend": chart((("", 0, at[time]) for time in times), f"trend of {count(error.number, 'failed attempt')}"),
+        "trend": chart((("", 0, number) for number in numbers), f"trend of {count(error.number, 'failed attempt')}"),
         "address": address_of(error.query),
     }
 
