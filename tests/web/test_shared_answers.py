@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
-from taskqueue.web.overviews import MOST, PACE, Beats, SharedAnswers
+from taskqueue import Scheduler
+from taskqueue.web.overviews import MOST, PACE, Beats, Overviews, SharedAnswers
 from taskqueue.web.view import Answer
 from tests.nodes import LIMIT
 
@@ -60,3 +62,22 @@ def test_an_answer_is_made_anew_in_the_next_beat() -> None:
     first, again = (shared.answer("/", make) for _ in range(2))
     now += PACE
     assert (first, again, shared.answer("/", make)) == ({"number": 1}, {"number": 1}, {"number": 2})
+
+
+def test_numbers_and_an_overview_that_is_due_share_one_count(url: str) -> None:
+    counts: list[str] = []
+
+    class Counting(Scheduler):
+        def stats(self) -> dict[str, Any]:
+            counts.append("stats")
+            return super().stats()
+
+    with Counting(url) as scheduler:
+        overviews = Overviews(scheduler)
+        first = overviews.numbers_now()
+        assert (first["total"], counts) == (0, [])
+        overviews.needs()
+
+        scheduler.add_job("shop:Mail")
+
+        assert (overviews.numbers_now()["total"], counts) == (1, ["stats"])
