@@ -43,6 +43,9 @@ POSTPONED = 0.2
 MEMBERS = 5
 """The jobs of a workflow; one of ten jobs is a member of one."""
 
+COUNTED_APART = 50_000
+"""After so many ended jobs, their figures are added up: all at once would take longer than a transaction may."""
+
 SCHEDULES = 30
 SCHEDULE = "every-hour-0"
 PERIOD = timedelta(days=7)
@@ -57,6 +60,8 @@ def fill(store: Store, number_ended: int, number_waiting: int) -> None:
         at = now - PERIOD * (1 - (done + len(batch)) / number_ended) ** 3
         _end(store, _in_workflows([_one(record, at) for record in batch]), at)
         done += len(batch)
+        if done % COUNTED_APART == 0:
+            store.tidy_history(now, 10_000)
     postponed = int(number_waiting * POSTPONED)
     for batch in records(store, postponed, timedelta(days=1)):
         store.add([replace(_one(record, now), cause=Cause.RETRY, ready_at=record.ready_at) for record in batch])

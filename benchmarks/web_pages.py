@@ -9,6 +9,7 @@ page takes in this process and in that of a database, and its size. Then come th
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import statistics
 import time
@@ -149,6 +150,7 @@ def main() -> None:
     with Scheduler(chosen.url) as scheduler:
         made = app(scheduler, local=True)
         with TestClient(made, base_url="http://127.0.0.1", client=("127.0.0.1", 50_000)) as browser:
+            gc.freeze()  # as the command does
             for page in pages(scheduler):
                 if chosen.only in page:
                     _show(page, _measured(browser, made.state.dashboard, page, chosen.rounds, processor))

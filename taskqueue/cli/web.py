@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import os
 import re
@@ -183,6 +184,7 @@ def _serve(context: NewStoreContext, host: str, port: int, settings: dict[str, A
         whom = "every user of this host is an operator" if settings["local"] else "users have to log in"
         output.line(f"dashboard at http://{shown}:{listening.getsockname()[1]}{path}/ ({whom})")
         sys.stdout.flush()
+        gc.freeze()  # modules live as long as the process: a collection that looks at them takes as long as a page
         try:
             with suppress(KeyboardInterrupt):  # it stopped because it was asked to
                 server.run(sockets=[listening])
