@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from taskqueue.insight.needs import Need
@@ -164,19 +164,25 @@ class Overviews:
         return cached[1].needs
 
     def numbers(self) -> dict[str, Any]:
-        """Return how many jobs there are (``numbers_of``), at most ``KEPT_FOR`` ago."""
+        """Return how many jobs there are (``Scheduler.stats``), at most ``KEPT_FOR`` ago."""
         with self._counting:
             cached = self._numbers
             if cached is None or time.monotonic() - cached[0] > KEPT_FOR:
                 cached = self._numbers = time.monotonic(), self.numbers_now()
             return cached[1]
 
-    def numbers_now(self) -> dict[str, Any]:
-        """Return how many jobs there are now; if ``needs`` will read the overview, both share one count."""
+    def numbers_now(self, due_after: float = SILENCE) -> dict[str, Any]:
+        """Return how many jobs there are now (``Scheduler.stats``).
+
+        If the last overview is older than ``due_after``, so that the caller needs another one, both share one count.
+        """
         cached = self._kept
-        if cached is None or time.monotonic() - cached[0] > SILENCE:
-            return numbers_of(self.read().tally)
-        return self._scheduler.stats()
+        if cached is not None and time.monotonic() - cached[0] <= due_after:
+            return self._scheduler.stats()
+        state = self.read()
+        waits = {queue.name: queue.oldest for queue in state.queues if queue.oldest is not None}
+        since = {name: state.at - timedelta(seconds=oldest) for name, oldest in sorted(waits.items())}
+        return {**numbers_of(state.tally), "waiting_since": since}
 
     def forget(self) -> None:
         """Read the store again at the next call, because something has changed it."""

@@ -238,7 +238,7 @@ _RULES = tuple(
         (r"^\s*BEGIN\s*$", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"),
         (r"\b(?:NOT INDEXED|INDEXED BY \w+)", ""),
         (r"(?<=[\s(])\+(?=[a-z])", ""),
-        (r"\) AS chosen CROSS JOIN\b", " OFFSET 0) AS chosen CROSS JOIN"),  # is planned separately
+        (r"\) AS (chosen CROSS JOIN|keys ORDER BY)\b", r" OFFSET 0) AS \1"),  # is planned separately
         (r"\bCROSS JOIN (\w+(?: AS \w+)?) ON\b", r"JOIN \1 ON"),
         (
             rf"INSERT INTO ({NUMBERED}) \((?!number)([^)]*)\)\s*VALUES \(",

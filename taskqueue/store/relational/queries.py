@@ -58,6 +58,14 @@ _STATUS = tuple(f"status = {int(status)}{' AND status > 2' if status.is_final el
 """The condition of the index of each status: SQLite uses a partial index only if a query repeats its condition."""
 
 
+_OF_PENDING = {
+    int(Status.WAITING): "jobs_waiting",
+    int(Status.POSTPONED): "jobs_postponed",
+    int(Status.PROCESSING): "jobs_running",
+}
+"""The index of the records of each status that is not final."""
+
+
 def find(
     database: Database, query: Query, *, order: str = "id", limit: int = 100, after: tuple[object, JobId] | None = None
 ) -> list[Record]:
@@ -97,9 +105,8 @@ def _find(database: Database, query: Query, order: str, limit: int, after: tuple
             database, _firsts(database, query, statuses, condition[0], falling), condition, order, limit
         )
     elif statuses is not None:
-        rows = _rows(query, statuses)
-        if _are_few(database, rows):
-            return _found(database, _only(rows), condition, order, limit)
+        if _are_few(database, _rows(query, statuses)):
+            return _sorted(database, query, statuses, condition, order, limit)
         if column in _INDEXES and not compared_fields(query) & _SELECTIVE:
             return _in_order(database, query, statuses, (where, values), order, limit, (following, more))
     return _found(database, "jobs", condition, order, limit)
@@ -146,7 +153,7 @@ def _in_order(
         walked += step
         if walked >= most:
             rest = f"{begin} AND {where}", [*begins, *values]
-            return records + _found(database, _only(_rows(query, statuses)), rest, order, limit - len(records))
+            return records + _sorted(database, query, statuses, rest, order, limit - len(records))
         step = walked
 
 
@@ -217,6 +224,23 @@ def _first_of_all(
     )
     of_each = [value for _ in selects for value in (*values, limit)]
     return _found(database, source, (where, [*of_each, *values]), order, limit)
+
+
+def _sorted(
+    database: Database, query: Query, statuses: Sequence[int], condition: Condition, order: str, limit: int
+) -> list[Record]:
+    """Return the first of all records with these statuses in this order: what is sorted are keys, not whole records."""
+    where, values = condition
+    column, _ = order_of(order)
+    keys = "id" if column == "id" else f"{column}, id"
+    selects = [
+        f"SELECT rowid AS number, {keys} FROM jobs INDEXED BY {index} WHERE {of_status} AND {where}"
+        for index, of_status in _ranges(query, statuses)
+    ]
+    if not selects:
+        return []
+    firsts = f"SELECT number FROM ({' UNION ALL '.join(selects)}) AS keys ORDER BY {_ordered(order)} LIMIT ?"
+    return _found(database, _only(firsts), ("TRUE", [*values * len(selects), limit]), order, limit)
 
 
 def _found(database: Database, source: str, condition: Condition, order: str, limit: int) -> list[Record]:
@@ -319,12 +343,17 @@ def _only(rows: str) -> str:
 
 def _rows(query: Query, statuses: Sequence[int]) -> str:
     """Return the selection of records with these statuses that may match, using indexes alone."""
+    selects = [f"SELECT rowid AS number FROM jobs WHERE {condition}" for _, condition in _ranges(query, statuses)]
+    return " UNION ALL ".join(selects) or _NONE
+
+
+def _ranges(query: Query, statuses: Sequence[int]) -> list[tuple[str, str]]:
+    """Return for each status the index of its records, and a condition for the ones that may match."""
     bounds = dict.fromkeys(statuses, _ended_within(query)) | {
         int(Status.WAITING): "" if (name := queue_of(query)) is None else f" AND queue = {_quoted(name)}",
         int(Status.POSTPONED): _postponed(query),
     }
-    selects = [f"SELECT rowid AS number FROM jobs WHERE {_STATUS[status]}{bounds[status]}" for status in statuses]
-    return " UNION ALL ".join(selects) or _NONE
+    return [(_OF_PENDING.get(status, "jobs_ended"), f"{_STATUS[status]}{bounds[status]}") for status in statuses]
 
 
 def _postponed(query: Query) -> str:

@@ -23,6 +23,7 @@ from taskqueue.web.api import schemas
 from taskqueue.web.api.route import ApiRoute, Call, Param, Schema, SlowRoute
 from taskqueue.web.api.schemas import ANYTHING, BOOLEAN, INTEGER, TEXT, TIME, listed, optional, record, ref
 from taskqueue.web.event_hub import event_stream
+from taskqueue.web.overviews import KEPT_FOR
 from taskqueue.web.problems import Problem
 
 
@@ -40,7 +41,8 @@ def get_session(call: Call) -> Any:
 
 def get_stats(call: Call) -> Any:
     """Return how many jobs there are, the last hour against the same hour yesterday, and what is due in 24 hours."""
-    stats = call.scheduler.stats()
+    overviews = call.dashboard.overviews
+    stats = overviews.numbers_now(KEPT_FOR)
     queues, waiting = stats["queues"], stats["waiting_since"]
 
     def first(name: str) -> tuple[Any, ...]:
@@ -54,7 +56,7 @@ def get_stats(call: Call) -> Any:
         "queues": {name: statuses for name, statuses in queues.items() if name in shown},
         "waiting_since": {name: json_shapes.time(at) for name, at in waiting.items() if name in shown},
         "left_out": len({*queues, *waiting} - shown),
-        **json_shapes.day(call.dashboard.overviews.day(), call.dashboard.overviews.upcoming()),
+        **json_shapes.day(overviews.day(), overviews.upcoming()),
     }
 
 
