@@ -54,7 +54,7 @@ class KeptWork(NamedTuple):
 
     figures: Mapping[Step, KeptFigures]
     long_ago: dict[Period, tuple[tuple[datetime, int], Sums]]
-    """For each period of hours its sums from its first hour up to those that may change, with these two times."""
+    """For each period of hours its sums from its first hour up to the hours that may change, with these two times."""
 
 
 class WorkReader:

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from taskqueue import AsyncScheduler, Scheduler
 from taskqueue.errors import ConfigError
+from taskqueue.insight.overview_reader import OverviewReader
 from taskqueue.model.record import Holder
 from taskqueue.model.secret_keys import MASK
 from taskqueue.store import Lease
@@ -171,7 +172,7 @@ def test_a_proxy_that_is_not_named_is_said_to_be(scheduler: Scheduler, people: t
 
 def test_an_error_that_nobody_foresaw_shows_nothing_of_itself(url: str, people: tuple[Path, dict[str, str]]) -> None:
     class Broken(Scheduler):
-        def stats(self) -> dict[str, Any]:
+        def overview_reader(self) -> OverviewReader:
             raise RuntimeError("the secret is 42")
 
     with Broken(url) as broken:
