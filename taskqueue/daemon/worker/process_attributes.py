@@ -166,6 +166,9 @@ _LOG = logging.getLogger(__name__)
 _disabled_before: set[str] = set()
 """The names of the loggers that were disabled before the first run."""
 
+_plain_handler: Callable[[int], Any] = vars(signal)["_signal"].getsignal
+"""What ``signal.getsignal`` calls, which then fails to make an enum of a function: in 20 us after a pause."""
+
 _STREAMS = range(3)
 """The descriptors of the standard streams."""
 
@@ -247,7 +250,7 @@ class ProcessAttributes:
         present["io_priority"] = self._io_priority.present()
         times = map(signal.getitimer, _TIMERS)
         present["timers"] = next(times) > _NO_TIME, next(times) > _NO_TIME, next(times) > _NO_TIME
-        present["handlers"] = tuple(map(signal.getsignal, self._caught))
+        present["handlers"] = tuple(map(_plain_handler, self._caught))
         return present
 
     def _set_limits_back(self) -> Iterator[str]:
@@ -317,7 +320,8 @@ class StandardStreams:
         self._copies = copies
         self._streams = (sys.stdin, sys.stdout, sys.stderr)
         given = [*enumerate(self._streams), *enumerate((sys.__stdin__, sys.__stdout__, sys.__stderr__))]
-        self._own = [_OwnStream(number, stream) for number, stream in given if _is_open(stream)]
+        own = {stream: number for number, stream in given if _is_open(stream)}  # most are both
+        self._own = [_OwnStream(number, stream) for stream, number in own.items()]
         self._before = self._present()
 
     def have_changed(self) -> bool:
