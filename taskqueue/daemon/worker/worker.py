@@ -56,10 +56,6 @@ log = logging.getLogger(__name__)
 SETTLED_WITHIN = 30.0
 """Seconds that a worker waits for an outcome to be settled; after that it skips the hooks."""
 
-INSPECTS_AFTER = 0.005
-"""Seconds without a next run after which a worker inspects itself, or when one comes before: the processes that hand on
-the end of the last run often wait for this processor, of which the inspection takes 0.1 ms after a pause."""
-
 
 class Worker:
     """The life of one worker process."""
@@ -165,14 +161,13 @@ class Worker:
         """Return the next message; None if the worker may have to exit instead."""
         if self._received_early:
             return self._received_early.popleft()
-        payload = self._channel.take()
+        payload = self._channel.take() or self._channel.wait(0)  # a run given ahead, before the end of the last is sent
         if payload is None:
             self._flush()  # first: a caller may wait for the result of this job
+            os.sched_yield()  # the manager, which hands on the end of the last run, often waits for this processor
             self._interrupts.look()
-            payload = self._channel.wait(INSPECTS_AFTER, wake_on=self._interrupts.wake_up)
             self._inspect()
-            if payload is None:
-                payload = self._channel.wait(self._inspection.look_again_after, wake_on=self._interrupts.wake_up)
+            payload = self._channel.wait(self._inspection.look_again_after, wake_on=self._interrupts.wake_up)
         return None if payload is None else decode(payload)
 
     def _check_received(self, received: int, given: int) -> None:
