@@ -503,6 +503,65 @@ def test_the_preview_of_a_schedule_shows_the_times_that_it_keeps(
     assert scheduler.get_schedule("nightly").next_run_at == later
 
 
+def test_the_end_and_the_tags_of_a_schedule_are_those_of_the_form(scheduler: Scheduler, operator: TestClient) -> None:
+    noon = (datetime.now(timezone.utc) + timedelta(days=9)).replace(hour=12)
+    scheduler.schedule("nightly", jobs.Mail, cron="0 2 * * *", until=noon, max_runs=9, tags=[" b ", "a"])
+    before = scheduler.get_schedule("nightly").snapshot
+    assert before.until is not None
+
+    saved(operator, "nightly", overlap="allow", confirm="yes")
+    same = scheduler.get_schedule("nightly").snapshot
+    assert (same.until, same.max_runs, same.template.tags) == (before.until, 9, (" b ", "a"))
+
+    earlier = (before.until - timedelta(days=6)).replace(minute=30, second=0, microsecond=0)
+    end = f"{earlier:%Y-%m-%dT%H:%MZ}"
+    page = saved(operator, "nightly", until=end, max_runs="8", tags=" b \r\n c\r\n")
+    times = re.findall("<li>(.*?)</li>", page.partition('<ol class="times">')[2].partition("</ol>")[0])
+    assert times[-1] == f"{earlier:%a %Y-%m-%d} 02:00:00 UTC"
+    assert re.findall('<th scope="row">(.*?)</th>', page) == ["until", "max_runs", "tags"]
+    assert len(re.findall("<li>", saved(operator, "nightly", max_runs="2").partition('<ol class="times">')[2])) == 2
+
+    saved(operator, "nightly", until=end, max_runs="8", tags=" b \r\n c\r\n", confirm="yes")
+    changed = scheduler.get_schedule("nightly").snapshot
+    assert (changed.until, changed.max_runs) == (earlier, 8)
+    assert changed.template.tags == (" b ", "c")
+
+    saved(operator, "nightly", until="", max_runs="", tags="", confirm="yes")
+    endless = scheduler.get_schedule("nightly").snapshot
+    assert (endless.until, endless.max_runs, endless.template.tags) == (None, None, ())
+
+
+def test_a_relative_end_of_a_schedule_counts_from_its_preview(scheduler: Scheduler, operator: TestClient) -> None:
+    scheduler.schedule("nightly", jobs.Mail, cron="0 2 * * *")
+    page = saved(operator, "nightly", until="+9 days", tags="")
+    shown = re.findall('type="hidden" name="until" value="([0-9 :.-]+ UTC)"', page)
+
+    saved(operator, "nightly", until=shown[0], confirm="yes")
+    until = scheduler.get_schedule("nightly").snapshot.until
+    assert until is not None
+    assert f"{until.replace(tzinfo=None).isoformat(' ')} UTC" == shown[0]
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "says"),
+    [
+        ("max_runs", "some", "max_runs='some': pass a whole number"),
+        ("max_runs", "0", "max_runs=0: pass a whole number from 1"),
+        ("until", "soon", "'soon' is not a time: pass"),
+        ("until", "1990-01-01T00:00Z", "is before its first time"),
+        ("tags", "x" * 600, "tags="),
+    ],
+)
+def test_values_that_no_schedule_can_have_are_refused_in_its_form(
+    scheduler: Scheduler, operator: TestClient, field: str, text: str, says: str
+) -> None:
+    scheduler.schedule("nightly", jobs.Mail, cron="0 2 * * *")
+
+    page = saved(operator, "nightly", confirm="yes", **{field: text})
+
+    assert says in page.partition('id="problem"')[2].partition("</p>")[0]
+
+
 def test_a_schedule_that_somebody_has_changed_is_not_overwritten(scheduler: Scheduler, operator: TestClient) -> None:
     scheduler.schedule("nightly", jobs.Mail, cron="0 2 * * *")
     page = operator.get("/define-schedule", params={"name": "nightly"}).text

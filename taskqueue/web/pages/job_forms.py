@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -47,7 +47,7 @@ def save_change(view: View) -> Any:
     """Preview the change, or with ``confirm`` make it; if a value is refused, return the form with the error."""
     process = view.scheduler.get_job(view.path["id"])
     current = _current(view, process)
-    given = {name: _given(name, view.form.get(name, text), text) for name, text in {**current, "at": ""}.items()}
+    given = given_of(view, {**current, "at": ""})
     if "data" in view.form:
         view.actions.check_class(process.job)
     try:
@@ -103,24 +103,31 @@ def word_of(shown: Iterable[str]) -> str:
     return hashlib.sha256(json.dumps([*shown]).encode()).hexdigest()[:16]
 
 
-def _given(name: str, text: str, current: str) -> str:
-    """Return the text of a field as it is read: without spaces around it, but for tags, which may have them."""
-    lines = text.replace("\r\n", "\n")
-    if lines == current.replace("\r\n", "\n"):  # browsers send each end of a line as CRLF
-        return current
-    return lines if name == "tags" else lines.strip()
+def given_of(view: View, current: Mapping[str, str]) -> dict[str, str]:
+    """Return the fields of the form as they are read: without spaces around them, but for tags, which may have them."""
+    given = {}
+    for name, text in current.items():
+        lines = view.form.get(name, text).replace("\r\n", "\n")  # browsers send each end of a line as CRLF
+        is_same = lines == text.replace("\r\n", "\n")
+        given[name] = text if is_same else lines if name == "tags" else lines.strip()
+    return given
+
+
+def tags_of(text: str, before: Sequence[str]) -> tuple[str, ...]:
+    """Return the tags of the lines; spaces around a tag stay only if it had them before."""
+    lines = (line if line in before else line.strip() for line in text.split("\n"))
+    return tuple(filter(None, lines))
 
 
 def _changes(process: Process, current: Mapping[str, str], given: Mapping[str, str]) -> dict[str, Any]:
     """Return the options that the form gives other values. Raises ``InvalidJob``."""
     changes: dict[str, Any] = {}
     if given["priority"] != current["priority"]:
-        changes["priority"] = integer(given["priority"])
+        changes["priority"] = integer("priority", given["priority"])
     if given["queue"] != current["queue"]:
         changes["queue"] = given["queue"]
     if given["tags"] != current["tags"]:
-        lines = (line if line in process.tags else line.strip() for line in given["tags"].split("\n"))
-        changes["tags"] = tuple(filter(None, lines))
+        changes["tags"] = tags_of(given["tags"], process.tags)
     if given["at"]:
         changes["at"] = None if given["at"] == "now" else given["at"]
     if "data" in current and (data := decoded(given["data"])) != decode(current["data"]):
@@ -236,9 +243,9 @@ def decoded(text: str) -> Any:
         raise InvalidJob(NOT_JSON) from None
 
 
-def integer(text: str) -> int:
-    """Return the priority that a form has as text. Raises ``InvalidJob``."""
+def integer(name: str, text: str, wanted: str = "a whole number from -20 to 20") -> int:
+    """Return the number that a field has as text. Raises ``InvalidJob``."""
     try:
         return int(text)
     except ValueError:
-        raise InvalidJob(f"priority={text[:50]!r}: pass a whole number from -20 to 20") from None
+        raise InvalidJob(f"{name}={text[:50]!r}: pass {wanted}") from None

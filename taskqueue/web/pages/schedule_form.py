@@ -11,18 +11,26 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from taskqueue.errors import InvalidJob, ScheduleNotFound
-from taskqueue.model.schedules import Again, Cron, Every
+from taskqueue.model.schedules import Again, Cron, Every, moment_of
 from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.model.schedules.series import AT_ONCE
-from taskqueue.web.pages.job_forms import CHANGED_SINCE, Difference, decoded, differences_of_data, integer, word_of
+from taskqueue.web.pages.job_forms import (
+    CHANGED_SINCE,
+    Difference,
+    decoded,
+    differences_of_data,
+    given_of,
+    integer,
+    tags_of,
+    word_of,
+)
 from taskqueue.web.pages.schedules import OVERLAPS, shown_time, zone_of
 from taskqueue.web.problems import Problem
 from taskqueue.web.view import View, see_other
 
 NEW: Mapping[str, str] = {
-    **dict.fromkeys(("name", "job", "queue", "cron", "tz", "every"), ""),
+    **dict.fromkeys(("name", "job", "queue", "priority", "tags", "cron", "tz", "every", "until", "max_runs"), ""),
     "data": "null",
-    "priority": "",
     "overlap": "skip",
     "misfire": "once",
 }
@@ -45,9 +53,11 @@ def save_schedule(view: View) -> Any:
     """Preview the schedule, or with ``confirm`` define it; if a value is refused, return the form with the error."""
     old = _stored(view, view.form.get("was", ""))
     current = _fields(view, old)
-    given = {name: view.form.get(name, text).strip() for name, text in current.items()}
+    given = given_of(view, current)
     name = old.name if old else given["name"]
     try:
+        if given["until"] and given["until"] != current["until"]:
+            given["until"] = _time(moment_of(given["until"], view.overviews.now()))
         options = _options(view, old, current, given)
         if old is None and _is_taken(view, name):
             raise InvalidJob(f"there is a schedule {name} already: change that one, or choose another name")
@@ -96,12 +106,20 @@ def _fields(view: View, old: NamedSchedule | None) -> dict[str, str]:
         "queue": template.queue,
         "data": json.dumps(data, ensure_ascii=False, indent=2),
         "priority": str(template.priority),
+        "tags": "\n".join(template.tags),
         "cron": trigger.expr if isinstance(trigger, Cron) else "",
         "tz": trigger.tz if isinstance(trigger, Cron) else "",
         "every": _span(trigger.seconds) if isinstance(trigger, Every) else "-1" if isinstance(trigger, Again) else "",
         "overlap": old.overlap.value,
         "misfire": old.misfire,
+        "until": _time(old.until) if old.until else "",
+        "max_runs": str(old.max_runs or ""),
     }
+
+
+def _time(moment: datetime) -> str:
+    """Return the time as the form takes it: ``2030-01-31 12:00:00 UTC``, with milliseconds if it has some."""
+    return f"{moment.replace(tzinfo=None).isoformat(' ')} UTC"
 
 
 def _span(seconds: float) -> str:
@@ -114,21 +132,25 @@ def _options(
 ) -> dict[str, Any]:
     """Return the options of the form, and the options that the schedule keeps. Raises ``InvalidJob``.
 
-    A queue or priority that the schedule has from its class stays the class's, unless the form gives another one; a
+    What the schedule has from its class, such as a queue, stays the class's, unless the form gives something else; a
     user of some queues alone may not leave the queue to the class.
     """
     kept: dict[str, Any] = {}
     of_class: set[str] = set()
     if old is not None:
-        kept = {name: getattr(old, name) for name in ("grace", "until", "max_runs", "stop_after_failures")}
+        kept = {name: getattr(old, name) for name in ("grace", "stop_after_failures")}
         kept |= {name: value for name, value in old.template.given.items() if name not in ("queue", "priority")}
         names = ("queue", "priority") if view.user.queues is None else ("priority",)
         of_class = {name for name in names if name not in old.template.given and given[name] == current[name]}
-    options = {**kept, "overlap": given["overlap"], "misfire": given["misfire"], **_trigger(old, current, given)}
+    options = {**kept, **{name: given[name] for name in ("overlap", "misfire")}, **_trigger(old, current, given)}
+    options["until"] = given["until"] or None
+    options["max_runs"] = integer("max_runs", given["max_runs"], "a whole number") if given["max_runs"] else None
+    if given["tags"] != current["tags"]:
+        options["tags"] = tags_of(given["tags"], old.template.tags if old else ())
     if given["queue"] and "queue" not in of_class:
         options["queue"] = given["queue"]
     if given["priority"] and "priority" not in of_class:
-        options["priority"] = integer(given["priority"])
+        options["priority"] = integer("priority", given["priority"])
     return options
 
 
@@ -162,9 +184,9 @@ def _preview(
 def _differences(
     view: View, old: NamedSchedule, current: Mapping[str, str], given: Mapping[str, str]
 ) -> Iterator[Difference]:
-    for name in ("cron", "tz", "every", "overlap", "misfire", "queue", "priority"):
+    for name in ("cron", "tz", "every", "until", "max_runs", "overlap", "misfire", "queue", "priority", "tags"):
         if given[name] != current[name]:
-            yield Difference(name, current[name], given[name])
+            yield Difference(name, *(fields[name].replace("\n", ", ") for fields in (current, given)))
     before, written = json.loads(old.template.data), decoded(given["data"])
     yield from differences_of_data(view.masking, before, view.masking.restored(written, before), written)
 
