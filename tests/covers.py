@@ -41,7 +41,7 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_change_race.py": "",
     "scheduler/test_id_texts.py": "scheduler/process",
     "scheduler/test_mistakes.py": "model/other_systems",
-    "scheduler/test_limit_states.py": "scheduler/controls",
+    "scheduler/test_limit_states.py": "insight/limit_states",
     "daemon/node/test_retention_clock.py": "daemon/node/clocks",
     "daemon/node/test_clock_watch.py": "daemon/node/clocks",
     "daemon/manager/test_log_monitor.py": "daemon/manager/progress_monitor",

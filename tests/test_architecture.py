@@ -104,6 +104,7 @@ READING = {
         "schedules",
         "tally",
         "url",
+        "waiting_lanes",
         "waiting_since",
     ),
     *("disagreeing", "due", "postponed", "rate_ends", "strains"),

@@ -11,6 +11,7 @@ import click
 from taskqueue.cli import completion, output
 from taskqueue.cli.context import StoreContext, pass_new_store, pass_store
 from taskqueue.cli.param_types import duration, limit_value
+from taskqueue.insight.limit_states import MOST_KEYS, limit_states
 from taskqueue.insight.nodes import live_seats, names
 from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
 from taskqueue.model.limits import Family, limit_keys_of
@@ -18,7 +19,6 @@ from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.model.wording import count, decided, nearest
 from taskqueue.scheduler import controls, json_shapes
-from taskqueue.scheduler.controls import MOST_KEYS, limit_states
 from taskqueue.scheduler.operations import OPERATIONS, AnyOperation, StoreOperations, Target
 
 LOOKED_AT = 1000

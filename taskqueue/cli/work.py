@@ -10,13 +10,13 @@ from taskqueue.cli import completion, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.errors import InvalidOption
 from taskqueue.insight import promises, work_report
+from taskqueue.insight.limit_states import LimitState
 from taskqueue.insight.work_report import Bucket, Named, Period, Scope, Share, WorkOf, WorkReport
 from taskqueue.model.history import Durations
 from taskqueue.model.secret_keys import SecretKeys
 from taskqueue.model.shown_text import as_code
 from taskqueue.model.wording import count, minute, nearest, percent, some, span
 from taskqueue.scheduler import json_shapes
-from taskqueue.scheduler.controls import LimitState
 
 WIDE = 24
 """The characters of the longest bar of a histogram."""

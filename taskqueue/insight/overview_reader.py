@@ -22,6 +22,7 @@ from taskqueue.insight.failure_groups import (
     usual_long_ago,
 )
 from taskqueue.insight.failure_states import Decisions, FailureDecision, FailureState, decisions_of
+from taskqueue.insight.limit_states import LimitUse, limit_uses
 from taskqueue.insight.needs import Need, Subject
 from taskqueue.insight.nodes import Node, live_and_lost, nodes_of
 from taskqueue.insight.overview import QueueState, Run, ScheduleTimes, Upcoming
@@ -189,6 +190,10 @@ class OverviewReader:
         return work_report.day_of(
             state.whole, self.figures.yesterday(state.at), self.figures.day(state.at), pending, state.at
         )
+
+    def limit_uses(self) -> Mapping[str, LimitUse]:
+        """Return how far each limit is used, by its family, for the metrics."""
+        return limit_uses(self._store)
 
     def upcoming(self, now: datetime) -> Upcoming:
         """Return what is due in the next 24 hours; the answer is kept for about 15 seconds."""

@@ -174,7 +174,7 @@ def _hour_before(now: datetime) -> datetime:
     return now - KEPT_FOR[Step.MINUTE] + Step.MINUTE.length - MILLISECOND
 
 
-_NUMBERS = ("added", "done", "failed", "timeout", "canceled")
+_NUMBERS = ("added", "done", "failed", "timeout", "canceled", "expired")
 _RUN = ("ran", "longest_run", *(f"r{number}" for number in range(len(BUCKETS) + 1)))
 _WAIT = ("waited", "longest_wait", *(f"w{number}" for number in range(len(BUCKETS) + 1)))
 

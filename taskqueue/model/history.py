@@ -219,6 +219,8 @@ def _count_end(figures: Figures, after: Record) -> None:
     waited, ran = (None, None) if after.started_at is None or after.ended_at is None else _times(after)
     error = None if after.error is None else clean(after.error.type)
     count_end(figures, status, after.failures + after.crashes + (status is Status.DONE), waited, ran, error)
+    if after.cause is Cause.EXPIRED:
+        figures["expired"] = figures.get("expired", 0) + 1
     if status in _FAILED and after.cause is not Cause.GIVEN_UP:  # its last attempt was counted when it was retried
         _count_failure(figures, after)
 

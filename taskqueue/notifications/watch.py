@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Any
 
 from taskqueue.errors import ConfigError, StoreUnavailable
+from taskqueue.insight.limit_states import LimitUse
 from taskqueue.insight.notifications import (
     STATE,
     TURN,
@@ -29,11 +30,13 @@ from taskqueue.insight.notifications import (
     refused,
     state_of,
 )
+from taskqueue.insight.overview import RATES_OVER
 from taskqueue.insight.overview_reader import Overview, OverviewReader
 from taskqueue.model.finding import Level
-from taskqueue.model.history import MOST_CLASSES
+from taskqueue.model.history import MOST_CLASSES, Step
 from taskqueue.model.job import Job
 from taskqueue.model.record import Holder
+from taskqueue.model.timestamps import milliseconds
 from taskqueue.notifications import id_of, receiver_of
 from taskqueue.notifications.receiver import WITHIN, NotDelivered, Receiver
 from taskqueue.store import Lease, Store
@@ -73,14 +76,16 @@ class Watch(Job):
             while time.monotonic() < until:
                 self.progress(0)
                 began = time.monotonic()
-                overview = reader.read()
+                overview, limits = reader.read(), reader.limit_uses()
                 took = time.monotonic() - began
                 for failed in sender.deliveries(overview):
-                    self.checkpoint(_report(overview, sender, failed))
+                    self.checkpoint(_report(overview, limits, sender, failed))
                 is_done.wait(min(max(LOOKS_EVERY, SHARE * took), SELDOM))
 
 
-def _report(overview: Overview, sender: Sender, failed: bool | None) -> Mapping[str, Any]:
+def _report(
+    overview: Overview, limits: Mapping[str, LimitUse], sender: Sender, failed: bool | None
+) -> Mapping[str, Any]:
     """Return the report to the node; ``failed`` is about a delivery, None after a check."""
     levels = Counter(need.level for need in overview.needs)
     return {
@@ -90,10 +95,22 @@ def _report(overview: Overview, sender: Sender, failed: bool | None) -> Mapping[
             word: {name: at.timestamp() for name, at in times.items()}
             for word, times in overview.schedule_times._asdict().items()
         },
+        "limits": limits,
+        "of_queues": _of_queues(overview),
         "waiting": sender.waiting,
         "sent": int(failed is False),
         "failed": int(failed is True),
     }
+
+
+def _of_queues(overview: Overview) -> list[tuple[int, str, str, int]]:
+    """Return how many jobs were added and have expired lately, as minute, figure, queue and number."""
+    numbers: Counter[tuple[int, str, str]] = Counter()
+    begin = Step.MINUTE.begin(milliseconds(overview.at - RATES_OVER))
+    for at, part in overview.minutes.items():
+        for (queue, _), figures in part.items() if at >= begin else ():
+            numbers.update({(at, name, queue): figures[name] for name in ("added", "expired") if name in figures})
+    return [(*key, number) for key, number in numbers.items()]
 
 
 class Sender:

@@ -8,84 +8,21 @@ import re
 import select
 import socket
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from taskqueue.errors import InvalidOption, WaitTimeout
 from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
 from taskqueue.model.job_path import path_of
-from taskqueue.model.limits import Family, Limit, LimitKey, declared, family_of, scope_of
+from taskqueue.model.limits import Family, Limit, declared, family_of, scope_of
 from taskqueue.model.log_fields import CURRENT
 from taskqueue.model.options import named, validators, value_of
 from taskqueue.model.query import RUNNING, And, Compare, Operator, Query
-from taskqueue.model.record import Record
 from taskqueue.model.serializer import clipped
 from taskqueue.scheduler.wait import of_running_job
 from taskqueue.store import Store
 from taskqueue.store.bell import NEWS
-
-MOST_RUNS = 500
-"""Maximum number of running jobs that are read."""
-
-MOST_WAITING = 20_000
-"""Maximum number of waiting jobs that are counted."""
-
-MOST_KEYS = 100
-"""Maximum number of limit keys that are returned unless more are asked for."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LimitState:
-    """A limit key with jobs: what it allows, and what it holds back."""
-
-    limit_key: LimitKey
-    """The key, with the active number."""
-    control: Control | None
-    """The operator's change of the number; None if it has its declared number."""
-    used: int
-    """How many of its places are taken; under a rate, also by starts of jobs that do not run any more."""
-    waiting: int
-    """How many jobs with this key wait, for whatever reason, of the ``MOST_WAITING`` that are counted."""
-    holders: Sequence[Record]
-    """The jobs that run with this key, of the ``MOST_RUNS`` that are read."""
-
-    @property
-    def is_full(self) -> bool:
-        """Return whether no further job can start."""
-        return self.used >= self.limit_key.count
-
-
-def limit_states(store: Store, families: Collection[str] = (), most: int = MOST_KEYS) -> list[LimitState]:
-    """Return the limits of running and waiting jobs, full ones first; of many the ``most`` with most waiting jobs.
-
-    With ``families``, such as ``limit:name=api``, it returns only limits of these. As many as ``most`` may not be all.
-    """
-    now, controls = store.now(), store.controls()
-    holders: dict[LimitKey, list[Record]] = {}
-    waiting: dict[LimitKey, int] = {}
-    for record in store.find(RUNNING, limit=MOST_RUNS):
-        for limit_key in controls.limit_keys(record.lane):
-            holders.setdefault(limit_key, []).append(record)
-    for lane, number in store.waiting_lanes(MOST_WAITING).items():
-        for limit_key in controls.limit_keys(lane):
-            waiting[limit_key] = waiting.get(limit_key, 0) + number
-    of_families = {key for key in (*holders, *waiting) if not families or key.family in families}
-    limit_keys = sorted(of_families, key=lambda limit_key: (-waiting.get(limit_key, 0), limit_key.key))[:most]
-    used = store.limit_usage(sorted({limit_key.key for limit_key in limit_keys}), now)
-    states = [
-        LimitState(
-            limit_key=limit_key,
-            control=controls.limit_of(limit_key),
-            used=used[limit_key.key],
-            waiting=waiting.get(limit_key, 0),
-            holders=holders.get(limit_key, []),
-        )
-        for limit_key in limit_keys
-    ]
-    return sorted(states, key=lambda state: not (state.is_full and state.waiting))
-
 
 _CLASS = r"[^\W\d]\w*(\.[^\W\d]\w*)*\.[A-Z]\w*"
 """Matches a class path that was written with dots alone."""

@@ -22,6 +22,7 @@ from taskqueue.store import Lease
 if TYPE_CHECKING:
     from taskqueue.insight.failure_groups import FailureGroup
     from taskqueue.insight.failure_states import FailureDecision
+    from taskqueue.insight.limit_states import LimitState
     from taskqueue.insight.overview import Upcoming
     from taskqueue.insight.promises import PromiseState
     from taskqueue.insight.releases import Release
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from taskqueue.model.log_lines import LogLine
     from taskqueue.model.workflow import WorkflowSummary
     from taskqueue.scheduler.bulk_actions import BulkActionState, StageResults
-    from taskqueue.scheduler.controls import LimitState
     from taskqueue.scheduler.declared_schedules import ScheduleChanges
     from taskqueue.scheduler.event import EventSnapshot
     from taskqueue.scheduler.operations import AnyOperation

@@ -16,6 +16,7 @@ from taskqueue.scheduler.operations import BlockingOperations
 from taskqueue.scheduler.process import id_of
 
 if TYPE_CHECKING:
+    from taskqueue.insight.limit_states import LimitState
     from taskqueue.insight.nodes import Node
     from taskqueue.insight.overview_reader import OverviewReader
     from taskqueue.insight.releases import Release
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from taskqueue.model.limits import Declared, LimitKey
     from taskqueue.model.log_lines import LogLine
     from taskqueue.model.options.table import When
-    from taskqueue.scheduler.controls import LimitState
     from taskqueue.scheduler.event import EventSnapshot
     from taskqueue.scheduler.process import Process
     from taskqueue.scheduler.scheduler import Scheduler
@@ -131,9 +131,9 @@ class Operations(BlockingOperations):
         With ``families``, such as ``limit:name=api``, it returns only limits of these. If there are more than 100 keys,
         it returns the keys that the most jobs wait for.
         """
-        from taskqueue.scheduler import controls
+        from taskqueue.insight.limit_states import limit_states
 
-        return controls.limit_states(self._connections.store, families)
+        return limit_states(self._connections.store, families)
 
     def analytics(
         self, by: str = "queue", since: When = "1h", until: When | None = None, *, at_most: int = 100_000

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from taskqueue.insight.limit_states import LimitUse
 from taskqueue.insight.needs import Need
 from taskqueue.insight.overview import Upcoming
 from taskqueue.insight.overview_reader import Overview, OverviewReader
@@ -204,6 +205,10 @@ class Overviews:
     def upcoming(self) -> Upcoming:
         """Return what is due in the next 24 hours."""
         return self._reader().upcoming(self.read().at)
+
+    def limit_uses(self) -> Mapping[str, LimitUse]:
+        """Return how far each limit is used, by its family."""
+        return self._reader().limit_uses()
 
     def figures(self) -> RecentFigures:
         """Return the figures of recent minutes and hours."""

@@ -135,6 +135,18 @@ def test_a_leader_names_paused_queues_and_drained_nodes(running: Node, scheduler
     eventually(lambda: value(page(port, "/metrics")[1], 'taskqueue_paused{queue="*"}') is None)
 
 
+def test_a_leader_counts_added_and_expired_jobs(url: str, scheduler: Scheduler, tmp_path: Path) -> None:
+    scheduler.pause("mail", "a test")
+    scheduler.add_job(Echo, 1, queue="mail")
+    with node(url, tmp_path, "--metrics", "0", *ONE) as started:
+        port = port_of(started)
+        heed(port, 'taskqueue_added_total{queue="mail"}', 0)
+
+        scheduler.add_jobs([(Echo, number, {"queue": "mail", "expires": "+1s"}) for number in range(3)])
+
+        assert value(heed(port, 'taskqueue_expired_total{queue="mail"}', 3), 'taskqueue_added_total{queue="mail"}') == 3
+
+
 def test_a_leader_counts_what_needs_somebody(running: Node, scheduler: Scheduler, port: int) -> None:
     scheduler.pause("reports", "a test")
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from taskqueue.exit_codes import Exit
+from taskqueue.insight.limit_states import MOST_KEYS
 from taskqueue.model.controls import Kind
 from taskqueue.model.limits import declared, lane
-from taskqueue.scheduler.controls import MOST_KEYS
 from taskqueue.store import Store
 from tests.cli.conftest import Answer
 from tests.scheduler.playing import WEB_1, seat, take

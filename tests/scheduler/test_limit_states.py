@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 
 from taskqueue import Limit, Rate, Scheduler
+from taskqueue.insight.limit_states import limit_states, limit_uses
+from taskqueue.model.history import MOST_CLASSES
 from taskqueue.model.record import Holder
-from taskqueue.scheduler.controls import limit_states
 from taskqueue.store import ClaimRequest, Store
 from tests.scheduler.jobs import Echo
 
@@ -51,6 +52,24 @@ def test_a_changed_number_is_the_one_in_force(blocking: Scheduler, store: Store)
     assert (only.used, only.limit_key.count, only.is_full) == (1, 5, False)
     assert only.control is not None
     assert only.control.by == "ann"
+
+
+def test_the_use_of_a_limit_by_keys_is_that_of_its_fullest_key(blocking: Scheduler, store: Store) -> None:
+    by_customer, shared = Limit(2, by="customer"), Limit(9, name="stripe")
+    for customer, number in (("a", 1), ("b", 4)):
+        blocking.add_jobs([(Echo, {"customer": customer}, {"limits": [by_customer, shared]})] * number)
+    claim(store, 3)
+
+    assert limit_uses(store) == {
+        "limit:tests.scheduler.jobs:Echo by=customer": (2, 2, 2),
+        "limit:name=stripe": (3, 9, 2),
+    }
+
+
+def test_only_so_many_limits_are_named(blocking: Scheduler, store: Store) -> None:
+    blocking.add_jobs((Echo, number, {"limits": f"1 name={number}"}) for number in range(MOST_CLASSES + 5))
+
+    assert len(limit_uses(store)) == MOST_CLASSES
 
 
 def test_jobs_without_limits_have_none(blocking: Scheduler, store: Store) -> None:

@@ -135,6 +135,8 @@ def test_jobs_that_end_without_a_run_count_when_they_end(store: Store) -> None:
         NOON + 2 * MINUTE: {"started": 1, "failed": 1, "attempts": 1, "canceled": 1},
         NOON + 2 * HOUR: {"canceled": 1},
     }
+    parts = store.history(Step.MINUTE, NOON, NOON + 2 * HOUR)
+    assert [figures["expired"] for part in parts.values() for figures in part.values() if "expired" in figures] == [1]
 
 
 def test_a_lost_claim_counts_when_another_node_settles_it(store: Store) -> None:

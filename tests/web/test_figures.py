@@ -27,7 +27,9 @@ def test_the_dashboard_has_the_metrics_of_the_store_as_the_leader_has_them(
         scheduler.add_job(Echo, 1, queue='re"ports\\')
         scheduler.schedule("ticks", Echo, data=1, every=3600, overlap="allow").trigger().wait(timeout=LIMIT)
         scheduler.wait_for([scheduler.add_job(Prompt)], timeout=LIMIT)
+        scheduler.add_jobs([(Echo, 1, {"queue": "reports", "limits": ["2 name=api"]})] * 3)
         heed(port, 'taskqueue_promise_budget_ratio{class="tests.acceptance.work:Prompt"}', 1)
+        heed(port, 'taskqueue_limit_waiting{limit="limit:name=api"}', 3)
         text = heed(port, 'taskqueue_findings{severity="error"}', 0)
 
         client = ("127.0.0.1", 5000)
@@ -42,7 +44,7 @@ def test_the_dashboard_has_the_metrics_of_the_store_as_the_leader_has_them(
         name: of_leader[name] for name in shown.keys() - changing
     }
     assert {name.partition("{")[0] for name in shown} >= {
-        "taskqueue_paused", "taskqueue_drained",
+        "taskqueue_paused", "taskqueue_drained", "taskqueue_limit_used", "taskqueue_limit_size",
         "taskqueue_jobs", "taskqueue_nodes", "taskqueue_leader", "taskqueue_findings", "taskqueue_promise_budget_ratio",
         "taskqueue_schedule_last_due_timestamp_seconds", "taskqueue_schedule_last_success_timestamp_seconds",
     }  # fmt: skip

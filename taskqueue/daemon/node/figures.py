@@ -184,6 +184,40 @@ class Figures:
         return self._kinds[key]
 
 
+class StoreCounters:
+    """Counts the jobs that were added to queues and that expired in them, from repeated looks at the last minutes."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, dict[str, int]] = {"added": {}, "expired": {}}
+        self._queues: set[str] = set()
+        self._seen: dict[tuple[int, str, str], int] | None = None
+        self._shown: set[tuple[str, str]] = set()
+
+    def look(self, rows: Iterable[tuple[int, str, str, int]]) -> None:
+        """Count what is new in the rows, each with minute, figure, queue and number; at first only note them."""
+        seen = {(minute, figure, queue): number for minute, figure, queue, number in rows}
+        for key, number in seen.items():
+            _, figure, queue = key
+            counts, name = self._counts[figure], kept_apart(self._queues, queue)
+            new = 0 if self._seen is None else max(0, number - self._seen.get(key, 0))
+            counts[name] = counts.get(name, 0) + new
+        self._seen = seen
+
+    def forget(self) -> None:
+        """Take the next look as the first one: another node has counted since the last."""
+        self._seen = None
+
+    def shown(self, figure: str) -> dict[str, int]:
+        """Return the counts by queue; a queue is shown with 0 once: Prometheus takes no increase from a first sample.
+
+        Threads may call it while the loop counts.
+        """
+        counts = self._counts[figure].copy()
+        shown = {queue: count * ((figure, queue) in self._shown) for queue, count in counts.items()}
+        self._shown.update((figure, queue) for queue in counts)
+        return shown
+
+
 def _minute() -> int:
     return int(boottime() // 60)
 

@@ -9,9 +9,10 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from taskqueue.daemon.node.context import NodeContext
+from taskqueue.daemon.node.figures import StoreCounters
 from taskqueue.daemon.protocol.messages import (
     EMPTY_OUTBOX,
     NO_CLAIM,
@@ -166,6 +167,9 @@ class FindingsWatch(LeaderRun):
         """The share of the error budget that is left, by the import path of each class with a promise."""
         self.schedules: Mapping[str, Mapping[str, float]] = {}
         """When each active schedule was last ``due``, and its last job was ``done``, in seconds since 1970."""
+        self.limits: Mapping[str, Sequence[int]] = {}
+        """By limit: how many places of its fullest key are taken, how many it has, and how many jobs wait."""
+        self.counters = StoreCounters()
         self.looked_at = time.time()
         """When the last look was reported, in seconds since 1970, or when this node started to lead."""
 
@@ -174,7 +178,8 @@ class FindingsWatch(LeaderRun):
         if leads:
             self.looked_at = time.time()
         else:
-            self.findings, self.budgets, self.schedules = None, {}, {}
+            self.findings, self.budgets, self.schedules, self.limits = None, {}, {}, {}
+            self.counters.forget()
         super().leadership_changed(leads)
 
     def restart(self) -> None:
@@ -187,6 +192,7 @@ class FindingsWatch(LeaderRun):
         report = json.loads(message.state)
         self.looked_at = time.time()
         self.findings = {level: report["findings"].get(level.value, 0) for level in (Level.ERROR, Level.WARNING)}
-        self.budgets, self.schedules = report["budgets"], report["schedules"]
+        self.budgets, self.schedules, self.limits = report["budgets"], report["schedules"], report["limits"]
+        self.counters.look(report["of_queues"])
         self.waiting = report["waiting"]
         self.deliveries.update(sent=report["sent"], failed=report["failed"])

@@ -31,6 +31,12 @@ OF_PROCESS = frozenset(
 
 Row = tuple[Sequence[str], float]
 
+_OF_LIMITS = (
+    ("limit_used", "Places that are taken, of the fullest key of the limit.", 0),
+    ("limit_size", "Places that this key has.", 1),
+    ("limit_waiting", "Jobs with the limit that wait, for whatever reason.", 2),
+)
+_OF_QUEUES = (("added", "Jobs that were added."), ("expired", "Jobs that were canceled because they expired."))
 _SEVERITIES = (Level.WARNING, Level.ERROR)
 
 
@@ -177,6 +183,11 @@ def _of_findings(watch: FindingsWatch) -> Iterator[Metric]:
     yield _gauge("findings_looked_timestamp_seconds", looked, (), [((), watch.looked_at)])
     yield _gauge("promise_budget_ratio", "Error budget that is left of 30 days, by import path.", ("class",),
                  (((job,), left) for job, left in watch.budgets.items()))  # fmt: skip
+    for name, meaning, place in _OF_LIMITS:
+        yield _gauge(name, meaning, ("limit",), (((limit,), use[place]) for limit, use in watch.limits.items()))
+    for figure, meaning in _OF_QUEUES:
+        numbers = watch.counters.shown(figure).items()
+        yield _counter(figure, meaning, ("queue",), (((queue,), number) for queue, number in numbers))
     yield _gauge("schedule_last_due_timestamp_seconds", "When an active schedule was last due.", ("schedule",),
                  (((schedule,), at) for schedule, at in watch.schedules.get("due", {}).items()))  # fmt: skip
     if watch.sends:

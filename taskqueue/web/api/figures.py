@@ -67,13 +67,16 @@ def get_metrics(call: Call) -> Response:
     oldest = [(queue.name, queue.oldest) for queue in state.queues if queue.oldest is not None][:MOST_CLASSES]
     budgets = [(job, promise.budget_left) for job, promise in state.promises.items()][:MOST_CLASSES]
     due, done = ([(name, at.timestamp()) for name, at in times.items()] for times in state.schedule_times)
-    held = Controls(call.scheduler.controls()).shown()
+    held, limits = Controls(call.scheduler.controls()).shown(), call.dashboard.overviews.limit_uses().items()
     lines = [
         *_gauge("jobs", ("queue", "status"), bounded_tally(state.tally).items()),
         *_gauge("oldest_waiting_seconds", ("queue",), oldest),
         *_gauge("nodes", ("state",), state.numbers_of_nodes.items()),
         *_gauge("paused", ("queue",), [(name, 1.0) for name in held["paused"]]),
         *_gauge("drained", ("node",), [(name, 1.0) for name in held["drained"]]),
+        *_gauge("limit_used", ("limit",), [(limit, use.used) for limit, use in limits]),
+        *_gauge("limit_size", ("limit",), [(limit, use.size) for limit, use in limits]),
+        *_gauge("limit_waiting", ("limit",), [(limit, use.waiting) for limit, use in limits]),
         *_gauge("leader", (), [((), float(any(node.is_leader for node in state.nodes)))]),
         *_gauge("findings", ("severity",), [(level.value, levels[level]) for level in (Level.WARNING, Level.ERROR)]),
         *_gauge("promise_budget_ratio", ("class",), budgets),

@@ -9,13 +9,13 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from taskqueue.errors import InvalidOption
+from taskqueue.insight.limit_states import MOST_KEYS
 from taskqueue.insight.nodes import Node
 from taskqueue.insight.overview import QueueState
 from taskqueue.model.controls import EVERY_QUEUE
 from taskqueue.model.record import Status
 from taskqueue.model.schedules.schedule import Overlap
 from taskqueue.scheduler import json_shapes
-from taskqueue.scheduler.controls import MOST_KEYS
 from taskqueue.scheduler.operations import AnyOperation, Target, of_target
 from taskqueue.scheduler.operator_api import numbers_of
 from taskqueue.scheduler.schedule import Schedule

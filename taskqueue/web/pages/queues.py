@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
+from taskqueue.insight.limit_states import MOST_KEYS, LimitState
 from taskqueue.insight.overview import QueueState
 from taskqueue.insight.overview_reader import Overview
 from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
@@ -15,7 +16,6 @@ from taskqueue.model.history import Step
 from taskqueue.model.limits import COUNT_LIMIT, Family
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.model.wording import count, span
-from taskqueue.scheduler.controls import MOST_KEYS, LimitState
 from taskqueue.scheduler.operations import Target
 from taskqueue.web.charts import Chart, chart
 from taskqueue.web.paging import part_of

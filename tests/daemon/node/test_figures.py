@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from taskqueue.daemon.node.dispatcher import OutcomeWriter
-from taskqueue.daemon.node.figures import RUN_BOUNDS, START_BOUNDS, Figures, Histogram, copied
+from taskqueue.daemon.node.figures import RUN_BOUNDS, START_BOUNDS, Figures, Histogram, StoreCounters, copied
 from taskqueue.daemon.protocol.messages import EndKind, WorkerChanged
 from taskqueue.insight.overview import bounded_tally
 from taskqueue.model.history import MOST_CLASSES, OTHER
@@ -48,6 +48,29 @@ def test_a_class_that_declares_a_name_is_counted_by_it(bench: Bench) -> None:
 
     assert dict(figures.runs) == {("Send an invoice", "default", "done"): 1}
     assert list(copied(figures.run_times)) == ["Send an invoice"]
+
+
+def test_added_jobs_count_from_the_first_look_on_each_minute_once() -> None:
+    counters = StoreCounters()
+
+    def look(*rows: tuple[int, str, str, int]) -> tuple[dict[str, int], dict[str, int]]:
+        counters.look(rows)
+        return counters.shown("added"), counters.shown("expired")
+
+    assert look((0, "added", "mail", 5)) == ({"mail": 0}, {})
+    assert look((0, "added", "mail", 7), (60, "added", "mail", 1)) == ({"mail": 3}, {})
+    assert look((60, "added", "mail", 1), (60, "expired", "mail", 2)) == ({"mail": 3}, {"mail": 0})
+    assert look((60, "added", "mail", 2), (60, "added", "new", 9)) == ({"mail": 4, "new": 0}, {"mail": 2})
+    counters.forget()
+    assert look((120, "added", "mail", 50)) == ({"mail": 4, "new": 9}, {"mail": 2})
+
+
+def test_queues_with_added_jobs_are_bounded() -> None:
+    counters = StoreCounters()
+    for _ in range(2):
+        counters.look((0, "added", f"q{number}", 1) for number in range(MOST_CLASSES + 7))
+
+    assert (len(counters.shown("added")), OTHER in counters.shown("added")) == (MOST_CLASSES + 1, True)
 
 
 def test_a_refused_outcome_is_no_run(bench: Bench) -> None:

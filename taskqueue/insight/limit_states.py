@@ -1,0 +1,101 @@
+"""How far limits are used: which jobs hold their places, and how many wait with them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from taskqueue.model.controls import Control
+from taskqueue.model.history import MOST_CLASSES
+from taskqueue.model.limits import LimitKey
+from taskqueue.model.query import RUNNING
+from taskqueue.model.record import Record
+from taskqueue.store import Store
+
+MOST_RUNS = 500
+"""Maximum number of running jobs that are read."""
+
+MOST_WAITING = 20_000
+"""Maximum number of waiting jobs that are counted."""
+
+MOST_KEYS = 100
+"""Maximum number of limit keys that are returned unless more are asked for."""
+
+MOST_COUNTED_KEYS = 1_000
+"""Maximum number of limit keys whose use the metrics count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitState:
+    """A limit key with jobs: what it allows, and what it holds back."""
+
+    limit_key: LimitKey
+    """The key, with the active number."""
+    control: Control | None
+    """The operator's change of the number; None if it has its declared number."""
+    used: int
+    """How many of its places are taken; under a rate, also by starts of jobs that do not run any more."""
+    waiting: int
+    """How many jobs with this key wait, for whatever reason, of the ``MOST_WAITING`` that are counted."""
+    holders: Sequence[Record]
+    """The jobs that run with this key, of the ``MOST_RUNS`` that are read."""
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether no further job can start."""
+        return self.used >= self.limit_key.count
+
+
+def limit_states(store: Store, families: Collection[str] = (), most: int = MOST_KEYS) -> list[LimitState]:
+    """Return the limits of running and waiting jobs, full ones first; of many the ``most`` with most waiting jobs.
+
+    With ``families``, such as ``limit:name=api``, it returns only limits of these. As many as ``most`` may not be all.
+    """
+    now, controls = store.now(), store.controls()
+    holders: dict[LimitKey, list[Record]] = {}
+    waiting: dict[LimitKey, int] = {}
+    for record in store.find(RUNNING, limit=MOST_RUNS):
+        for limit_key in controls.limit_keys(record.lane):
+            holders.setdefault(limit_key, []).append(record)
+    for lane, number in store.waiting_lanes(MOST_WAITING).items():
+        for limit_key in controls.limit_keys(lane):
+            waiting[limit_key] = waiting.get(limit_key, 0) + number
+    of_families = {key for key in (*holders, *waiting) if not families or key.family in families}
+    limit_keys = sorted(of_families, key=lambda limit_key: (-waiting.get(limit_key, 0), limit_key.key))[:most]
+    used = store.limit_usage(sorted({limit_key.key for limit_key in limit_keys}), now)
+    states = [
+        LimitState(
+            limit_key=limit_key,
+            control=controls.limit_of(limit_key),
+            used=used[limit_key.key],
+            waiting=waiting.get(limit_key, 0),
+            holders=holders.get(limit_key, []),
+        )
+        for limit_key in limit_keys
+    ]
+    return sorted(states, key=lambda state: not (state.is_full and state.waiting))
+
+
+class LimitUse(NamedTuple):
+    """How far a limit is used, whatever it counts by."""
+
+    used: int
+    """How many places of its fullest key are taken."""
+    size: int
+    """How many places that key has."""
+    waiting: int
+    """How many jobs with this limit wait, for whatever reason."""
+
+
+def limit_uses(store: Store) -> dict[str, LimitUse]:
+    """Return the use of each limit of running and waiting jobs by its family, of ``MOST_CLASSES`` at most."""
+    uses: dict[str, LimitUse] = {}
+    for state in limit_states(store, most=MOST_COUNTED_KEYS):
+        count, family = state.limit_key.count, state.limit_key.family
+        if family in uses or len(uses) < MOST_CLASSES:
+            known = uses.get(family, LimitUse(0, count, 0))
+            is_fuller = state.used * known.size > known.used * count
+            used, size = (state.used, count) if is_fuller else known[:2]
+            uses[family] = LimitUse(used, size, known.waiting + state.waiting)
+    return uses
