@@ -93,6 +93,7 @@ def facts(record: Record, cause: str) -> list[tuple[str, str]]:
         ("phase", _phase(record)),
         ("loops", record.cursor or ""),
         ("progress", f"{record_facts.progress(record)} {record.progress_message}".rstrip() if record.progress else ""),
+        ("reported", local(record.progress_at) if record.progress_at else ""),
         ("added", local(record.created_at)),
         ("due", local(record.ready_at) if record.status.name == "POSTPONED" and record.ready_at else ""),
         ("lease ends", local(record.ready_at) if record.holder and record.ready_at else ""),

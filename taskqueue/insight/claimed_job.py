@@ -145,7 +145,8 @@ def _run(
     yield from _limits(record)
     yield f"Where it is now: `taskqueue stack {record.id}`"
     if record.progress_at is None:
-        yield "It has reported no progress yet."
+        if record.cursor is None:  # the positions of its loops are its progress
+            yield "It has reported no progress yet."
     else:
         words = f" ({record.progress_message})" if record.progress_message else ""
         yield f"Its progress is {percent(record.progress / 100)}{words}, reported {at(record.progress_at, now)}."

@@ -20,6 +20,7 @@ from taskqueue.model.lifecycle.continuation import Continuation, Phase
 from taskqueue.model.lifecycle.recovered_copy import copy
 from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Record, Status, replace
+from taskqueue.model.wording import local
 from taskqueue.store import Store
 from tests.cli import records
 from tests.cli.conftest import Answer
@@ -314,6 +315,7 @@ def test_a_job_that_ends_with_the_time_of_the_wait_has_ended(
 def test_show_tells_the_phase_and_the_reports_of_a_job_in_steps(taskqueue: Taskqueue, store: Store) -> None:
     course = Continuation(phase=Phase.RUNNING, steps=12, reports='{"records":1200}', crashes=4)
     stepping = records.record(course=course, crashes=5, cursor='{"":7}', cause=Cause.STEPPED)
+    stepping = replace(stepping, progress=3, progress_at=stepping.created_at)
     store.add([stepping])
 
     shown = " ".join(taskqueue("show", str(stepping.id)).out.split())
@@ -321,6 +323,7 @@ def test_show_tells_the_phase_and_the_reports_of_a_job_in_steps(taskqueue: Taskq
 
     for line in (
         "phase running, iterations done: 12",
+        f"reported {local(stepping.created_at)}",
         'loops {"":7}',
         "crashes 1 of 3 allowed, 4 more before it continued",
         '"records": 1200',

@@ -195,6 +195,7 @@ def test_why_says_where_the_loops_are(scheduler: Scheduler, store: Store) -> Non
     begin(store, record, cursor='{"":7}')
 
     assert "Its loop each() has finished 7 items." in process.why()
+    assert "no progress" not in process.why()
     end(store, record, HandedBack())
     scheduler.run_pending()
     assert "Its loop each() has finished 1 item." in process.why()

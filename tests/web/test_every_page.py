@@ -15,9 +15,11 @@ from starlette.testclient import TestClient
 
 from taskqueue import Scheduler, workflows
 from taskqueue.model.record import Cause, Failure, Holder, Options
-from taskqueue.store import ClaimRequest, Lease
+from taskqueue.scheduler.event import EventSnapshot
+from taskqueue.store import ClaimRequest, Event, Lease
 from taskqueue.store.open import open_store
 from taskqueue.web import app
+from taskqueue.web.pages.job import folded
 from tests.cli import records
 from tests.store.records import MINUTE, SECOND, postponed
 from tests.store.test_work_reports import ran
@@ -204,6 +206,16 @@ def test_a_progress_that_is_long_ago_promises_no_end(scheduler: Scheduler, url: 
     assert "<span>0.3 %</span>" in page
     assert 'aria-label="0.3 %"' in page
     assert " left</span>" not in page
+    assert re.search(r">reported <time[^>]*>\d+ \w+ ago</time></span>", page)
+
+
+def test_reports_of_progress_in_a_row_are_one_event_of_a_page() -> None:
+    names = ["waiting", "processing", "progress", "progress", "retried", "progress"]
+    events = [EventSnapshot(Event(id=str(number), name=name, at=records.NOW)) for number, name in enumerate(names)]
+
+    assert [(event.id, number) for event, number in folded(events)] == [
+        ("0", 1), ("1", 1), ("3", 2), ("4", 1), ("5", 1),
+    ]  # fmt: skip
 
 
 def test_a_job_shows_what_happened_to_it(scheduler: Scheduler, url: str) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
-from itertools import takewhile
+from itertools import groupby, takewhile
 from typing import Any, TypeAlias
 
 from taskqueue.errors import TaskqueueError
@@ -24,6 +24,7 @@ from taskqueue.model.record import Failure, Record, Status
 from taskqueue.model.schedules.origin import FromSchedule, Series
 from taskqueue.model.wording import in_utc, size
 from taskqueue.scheduler.changes import STAGE
+from taskqueue.scheduler.event import EventSnapshot
 from taskqueue.scheduler.operations import OPERATIONS
 from taskqueue.scheduler.operator_api import explained
 from taskqueue.scheduler.process import Process
@@ -77,7 +78,7 @@ def _shown(view: View, process: Process, masked: Masked) -> Mapping[str, Any]:
     record, now = process.snapshot, datetime.now(timezone.utc)
     logged = view.scheduler.logs(process.id)
     last = _last(logged)
-    events = view.scheduler.events_of(process.id)
+    events = list(folded(view.scheduler.events_of(process.id)))
     children = view.scheduler.find_jobs({"parent": process.id}, limit=MOST_CHILDREN + 1)
     return {
         "process": process,
@@ -95,7 +96,7 @@ def _shown(view: View, process: Process, masked: Masked) -> Mapping[str, Any]:
         "lines": last,
         "dropped": len(logged) - len(last),
         "events": events[-MOST_EVENTS:],
-        "more_events": max(0, len(events) - MOST_EVENTS),
+        "more_events": sum(number for _, number in events[:-MOST_EVENTS]),
         "graph": graph_of(view.scheduler, process),
         "children": rows_of(view, children[:MOST_CHILDREN]),
         "has_more_children": len(children) > MOST_CHILDREN,
@@ -219,6 +220,13 @@ def _links(record: Record) -> Iterator[tuple[str, str]]:
         yield "node", JobFilter.of({"node": record.holder.seat}).address()
 
 
+def folded(events: Iterable[EventSnapshot]) -> Iterator[tuple[EventSnapshot, int]]:
+    """Yield the events, each with 1; of reports of progress in a row only the last, with their number."""
+    for is_progress, group in groupby(events, lambda event: event.name == "progress"):
+        row = list(group)
+        yield from [(row[-1], len(row))] if is_progress else [(event, 1) for event in row]
+
+
 def _facts(record: Record, masking: Masking) -> list[tuple[str, str]]:
     facts = [
         ("id text", record.id_text or ""),
@@ -228,7 +236,6 @@ def _facts(record: Record, masking: Masking) -> list[tuple[str, str]]:
         ("node", record.holder.seat if record.holder else ""),
         *(fact for fact in options_in_words(record) if fact[0] != "limits"),
         ("limits", "; ".join(str(masking.limit(key)) for key in limit_keys_of(record.lane))),
-        ("loops", record.cursor or ""),
         ("record", record.damage),
     ]
     return [(name, value) for name, value in facts if value]
