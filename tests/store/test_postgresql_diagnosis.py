@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from taskqueue.store.open import open_store
 from taskqueue.store.postgresql import diagnosis
 from taskqueue.store.postgresql.connection import Connection
 from taskqueue.store.postgresql.url import parse
-from tests.postgresql import PostgreSQL
+from tests.nodes import eventually
+from tests.postgresql import USER, PostgreSQL
 
 
 def findings(url: str) -> dict[str, Finding]:
@@ -59,6 +61,36 @@ def test_a_replication_slot_without_a_reader_is_named_once_it_keeps_much(postgre
 
     assert (young.level, long.level, long.name) == (Level.OK, Level.WARNING, "standby")
     assert re.fullmatch(r"standby has no reader, and keeps \d+ MiB of the write-ahead log", long.says)
+
+
+def test_a_synchronous_standby_that_is_away_is_an_error(tmp_path: Path) -> None:
+    def standbys(wanted: str) -> Finding:
+        """Wait until the server says so, and return the finding."""
+
+        def found() -> list[Finding]:
+            about = [finding for finding in store.strains() if finding.about == "synchronous standbys"]
+            return [finding for finding in about if finding.says.startswith(wanted)]
+
+        return eventually(found)[0]
+
+    primary = PostgreSQL(tmp_path / "primary")
+    with primary, closing(open_store(primary.url)):
+        pass
+    subprocess.run(["cp", "-a", tmp_path / "primary", tmp_path / "standby"], check=True)
+    (tmp_path / "standby/data/standby.signal").touch()
+    with primary, closing(open_store(primary.url)) as store:
+        follows = f"host=127.0.0.1 port={primary.port} user={USER} password={primary.password} application_name=s1"
+        standby = PostgreSQL(tmp_path / "standby", primary_conninfo=follows)
+        standby.password = primary.password
+        with standby, psycopg.connect(primary.url, autocommit=True) as server:
+            assert "synchronous standbys" not in {finding.about for finding in store.strains()}
+            server.execute("ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (s1, s2)'")
+            server.execute("SELECT pg_reload_conf()")
+            connected = standbys("1 of 1")
+        away = standbys("0 of 1")
+
+    assert (connected.level, away.level) == (Level.OK, Level.ERROR)
+    assert away.says == "0 of 1 are connected: no commit ends, so no job is added"
 
 
 def test_an_old_transaction_is_named(postgresql_server: PostgreSQL) -> None:

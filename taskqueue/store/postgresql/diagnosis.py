@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from taskqueue.errors import TaskqueueError
@@ -37,6 +38,12 @@ _SLOTS = """
 SELECT slot_name, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint FROM pg_replication_slots
 WHERE NOT active AND restart_lsn IS NOT NULL AND NOT pg_is_in_recovery() ORDER BY slot_name
 """
+# A role that may not read statistics sees that a standby is connected, and not whether it is synchronous.
+_STANDBYS = """
+SELECT names, (SELECT count(*) FROM pg_stat_replication WHERE coalesce(sync_state, 'sync') IN ('sync', 'quorum'))
+FROM current_setting('synchronous_standby_names') AS names WHERE names <> '' AND NOT pg_is_in_recovery()
+"""
+_NEEDED = re.compile(r"\s*(?:(?:FIRST|ANY)\s+)?(\d+)\s*\(", re.IGNORECASE)
 _ROWS = """
 SELECT n_live_tup, n_dead_tup, pg_total_relation_size(relid) FROM pg_stat_user_tables
 WHERE schemaname = %s AND relname = 'jobs'
@@ -56,7 +63,12 @@ def diagnose(database: PostgreSQLDatabase, long_transaction: float = LONG_TRANSA
 
 def strains(database: PostgreSQLDatabase, long_transaction: float = LONG_TRANSACTION) -> list[Finding]:
     """Return those findings that change by themselves."""
-    return [_connections(database), _oldest_transaction(database, long_transaction), *_slots(database)]
+    return [
+        _connections(database),
+        _oldest_transaction(database, long_transaction),
+        *_slots(database),
+        *_standbys(database),
+    ]
 
 
 def _pooler(database: PostgreSQLDatabase) -> Finding:
@@ -116,6 +128,19 @@ def _slots(database: PostgreSQLDatabase) -> Iterator[Finding]:
         do = "start its standby or reader again, or pg_drop_replication_slot it: the log fills the disk of the server"
         finding = below("replication slot", words, -kept, warning=-LONG_WAL, error=-VERY_LONG_WAL, do=do)
         yield finding._replace(name=name)
+
+
+def _standbys(database: PostgreSQLDatabase) -> Iterator[Finding]:
+    """Yield whether the standbys that commits wait for are there; of others the server knows nothing while away."""
+    for names, connected in database.raw.execute(_STANDBYS).fetchall():
+        match = _NEEDED.match(names)
+        needed = int(match[1]) if match else 1
+        words = f"{connected} of {needed} are connected"
+        if connected >= needed:
+            yield Finding("synchronous standbys", words)
+            continue
+        do = "start them again, or ALTER SYSTEM SET synchronous_standby_names = '', and reload the server"
+        yield Finding("synchronous standbys", f"{words}: no commit ends, so no job is added", Level.ERROR, do)
 
 
 def _rows(database: PostgreSQLDatabase) -> Iterator[Finding]:
