@@ -137,9 +137,6 @@ class Actions:
             self._check_declared(process.snapshot)
         given = dict(changes)
         if "data" in given:
-            # Even the same data: otherwise the answer would confirm a guess of a masked value.
-            if given["data"] != self._masking.masked(decode(process.snapshot.data)):
-                check_data_may_change(process.snapshot)
             given["data"] = self._data(process, given["data"])
         return process, given
 
@@ -323,7 +320,10 @@ class Actions:
         A user who sends other data to a class can do what a new job of the class can: the class must be addable.
         """
         self.check_class(process.job)
-        return typed_data(process.job, self._masking.restored(value, decode(process.snapshot.data)))
+        before = decode(process.snapshot.data)
+        if value != self._masking.masked(before):  # even the same data: the answer must not confirm a guess of a secret
+            check_data_may_change(process.snapshot)
+        return typed_data(process.job, self._masking.restored(value, before))
 
     def _data_of_schedule(self, name: str, job: str, data: Any, options: Mapping[str, Any]) -> Any:
         """Return the data of the jobs of a schedule that the user may define, with the values for masks."""

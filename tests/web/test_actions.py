@@ -409,6 +409,25 @@ def test_a_job_that_was_added_once_refuses_right_and_wrong_guesses_of_a_secret_a
         assert "was added by add_job_once" in page, guess
 
 
+def test_a_copy_of_such_a_job_refuses_right_and_wrong_guesses_alike(
+    scheduler: Scheduler, operator: TestClient
+) -> None:
+    process = scheduler.add_job_once(jobs.Mail, SECRETS)
+    process.cancel()
+    page = operator.get(f"/jobs/{process.id}/edit").text
+    csrf = re.findall(r'name="csrf" value="([^"]*)"', page)[0]
+
+    def run_again(password: str) -> str:
+        masked = {"to": "ann", "password": password, "servers": [{"token": "•••"}]}
+        answer = operator.post(f"/jobs/{process.id}/edit", data={"csrf": csrf, "data": json.dumps(masked)})
+        return answer.headers.get("location", answer.text)
+
+    for guess in ("hunter2", "swordfish"):
+        assert "was added by add_job_once" in run_again(guess), guess
+    assert scheduler.count_jobs() == 1
+    assert run_again("•••").endswith("?done=again")
+
+
 def test_tags_with_spaces_at_their_ends_stay_as_they_are(scheduler: Scheduler, operator: TestClient) -> None:
     process = scheduler.add_job(jobs.Mail, tags=[" first", "last "])
 
