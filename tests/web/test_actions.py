@@ -409,9 +409,7 @@ def test_a_job_that_was_added_once_refuses_right_and_wrong_guesses_of_a_secret_a
         assert "was added by add_job_once" in page, guess
 
 
-def test_a_copy_of_such_a_job_refuses_right_and_wrong_guesses_alike(
-    scheduler: Scheduler, operator: TestClient
-) -> None:
+def test_a_copy_of_such_a_job_refuses_right_and_wrong_guesses_alike(scheduler: Scheduler, operator: TestClient) -> None:
     process = scheduler.add_job_once(jobs.Mail, SECRETS)
     process.cancel()
     page = operator.get(f"/jobs/{process.id}/edit").text
@@ -537,7 +535,7 @@ def test_the_end_and_the_tags_of_a_schedule_are_those_of_the_form(scheduler: Sch
     page = saved(operator, "nightly", until=end, max_runs="8", tags=" b \r\n c\r\n")
     times = re.findall("<li>(.*?)</li>", page.partition('<ol class="times">')[2].partition("</ol>")[0])
     assert times[-1] == f"{earlier:%a %Y-%m-%d} 02:00:00 UTC"
-    assert re.findall('<th scope="row">(.*?)</th>', page) == ["until", "max_runs", "tags"]
+    assert re.findall('<th scope="row">(.*?)</th>', page) == ["until", "jobs in all", "tags"]
     assert len(re.findall("<li>", saved(operator, "nightly", max_runs="2").partition('<ol class="times">')[2])) == 2
 
     saved(operator, "nightly", until=end, max_runs="8", tags=" b \r\n c\r\n", confirm="yes")

@@ -36,6 +36,9 @@ NEW: Mapping[str, str] = {
 }
 """The fields of the form, as those of a new schedule are."""
 
+SHOWN: Mapping[str, str] = {"max_runs": "jobs in all"}
+"""What the form calls a field, if that is not its name."""
+
 UNITS = ((86_400, "d"), (3600, "h"), (60, "m"))
 
 
@@ -57,7 +60,7 @@ def save_schedule(view: View) -> Any:
     name = old.name if old else given["name"]
     try:
         if given["until"] and given["until"] != current["until"]:
-            given["until"] = _time(moment_of(given["until"], view.overviews.now()))
+            given["until"] = _time(moment_of(given["until"], view.overviews.now().replace(microsecond=0)))
         options = _options(view, old, current, given)
         if old is None and _is_taken(view, name):
             raise InvalidJob(f"there is a schedule {name} already: change that one, or choose another name")
@@ -119,7 +122,7 @@ def _fields(view: View, old: NamedSchedule | None) -> dict[str, str]:
 
 def _time(moment: datetime) -> str:
     """Return the time as the form takes it: ``2030-01-31 12:00:00 UTC``, with milliseconds if it has some."""
-    return f"{moment.replace(tzinfo=None).isoformat(' ')} UTC"
+    return f"{moment.replace(tzinfo=None).isoformat(' ', 'milliseconds' if moment.microsecond else 'seconds')} UTC"
 
 
 def _span(seconds: float) -> str:
@@ -186,7 +189,7 @@ def _differences(
 ) -> Iterator[Difference]:
     for name in ("cron", "tz", "every", "until", "max_runs", "overlap", "misfire", "queue", "priority", "tags"):
         if given[name] != current[name]:
-            yield Difference(name, *(fields[name].replace("\n", ", ") for fields in (current, given)))
+            yield Difference(SHOWN.get(name, name), *(fields[name].replace("\n", ", ") for fields in (current, given)))
     before, written = json.loads(old.template.data), decoded(given["data"])
     yield from differences_of_data(view.masking, before, view.masking.restored(written, before), written)
 
