@@ -21,6 +21,9 @@ MOST = 40
 MOST_MEMBERS = 200
 """Maximum number of members of a workflow that are read."""
 
+MOST_LETTERS = 21
+"""How many letters of facts fit into a box."""
+
 MOST_COPIES = 10
 """How many copies one after the other are followed."""
 
@@ -52,7 +55,7 @@ class Box:
     address: str
     text: str
     facts: str
-    """How the jobs are, and how long they took."""
+    """How the jobs are, and how long they took, as far as it fits into the box."""
     kind: str
     """Their status as a class of the style sheet."""
     says: str
@@ -154,9 +157,9 @@ def _boxes(groups: Mapping[Kind, Sequence[Process]], process: Process | None) ->
             ids=[str(job.id) for job in group],
             address=_address(group),
             text=f"{_cut(name(kind.job), 18 - len(many))}{many}",
-            facts=facts,
+            facts=_fitting(facts),
             kind=WORDS[status].replace(" ", "-"),
-            says=f"{kind.job}{many or f' {group[0].id}'}: {facts}",
+            says=f"{kind.job}{many or f' {group[0].id}'}: {', '.join(facts)}",
             is_self=process is not None and kind.only == process.id,
             x=2 + column * (WIDTH + GAP_X),
             y=2 + rows[column] * (HEIGHT + GAP_Y),
@@ -165,7 +168,13 @@ def _boxes(groups: Mapping[Kind, Sequence[Process]], process: Process | None) ->
     return boxes
 
 
-def _facts(group: Sequence[Process]) -> str:
+def _fitting(facts: Sequence[str]) -> str:
+    """Return as many facts as fit into a box, at least the first."""
+    texts = [", ".join(facts[:number]) for number in range(len(facts), 0, -1)]
+    return next((text for text in texts if len(text) <= MOST_LETTERS), texts[-1])
+
+
+def _facts(group: Sequence[Process]) -> list[str]:
     """Return the statuses of the jobs with their numbers, and how long the last attempt of the slowest took."""
     statuses = Counter(job.status for job in group)
     words = [f"{statuses[status]} {WORDS[status]}" for status in _WORST_FIRST if status in statuses]
@@ -173,7 +182,7 @@ def _facts(group: Sequence[Process]) -> str:
     said = words if len(group) > 1 else [WORDS[group[0].status]]
     if len(said) < 3 and seconds:
         said.append(span(max(seconds)))
-    return ", ".join(said)
+    return said
 
 
 def _address(group: Sequence[Process]) -> str:

@@ -334,6 +334,15 @@ def test_a_class_that_cannot_be_loaded_leads_to_its_jobs(scheduler: Scheduler, u
     assert re.findall(r'<tr id="job-(\w+)"', found) == [str(lost.id)]
 
 
+def test_a_list_says_when_a_scheduled_job_is_due(scheduler: Scheduler) -> None:
+    scheduler.add_job(jobs.Mail, at="+3h")
+    client = ("127.0.0.1", 5000)
+    with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
+        page = browser.get("/jobs?status=scheduled").text
+
+    assert re.search(r">scheduled, in (3 h|179 min|180 min)<", page)
+
+
 def test_what_is_changed_over_http_is_seen_by_the_next_page(scheduler: Scheduler) -> None:
     scheduler.add_job(jobs.Mail)
     client = ("127.0.0.1", 5000)

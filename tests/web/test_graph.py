@@ -74,6 +74,16 @@ def test_members_that_are_alike_share_a_box(scheduler: Scheduler) -> None:
     assert [box.is_self for box in of_member.boxes].count(True) == 1
 
 
+def test_what_does_not_fit_into_a_box_is_said_beside_it(scheduler: Scheduler) -> None:
+    group = workflows.group(scheduler, [(jobs.Mail, number) for number in range(12)], then=jobs.Mail)
+    for process in group.processes[:2]:
+        process.cancel()
+
+    first, *_ = graph_of_workflow(scheduler, group.id).boxes
+
+    assert (first.facts, first.says.partition(": ")[2]) == ("10 waiting", "10 waiting, 2 canceled")
+
+
 def test_of_a_large_workflow_some_are_read_and_the_others_said(scheduler: Scheduler) -> None:
     large = workflows.group(scheduler, [jobs.Mail] * (MOST_MEMBERS + 50), then=jobs.Mail)
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
@@ -26,7 +26,7 @@ from taskqueue.scheduler.search import LOOKS_AT, Search, search
 from taskqueue.web.masking import Masking
 from taskqueue.web.rendering import JsonResponse
 from taskqueue.web.view import View, moment, see_other
-from taskqueue.web.words import WORDS
+from taskqueue.web.words import WORDS, rough
 
 PAGE = 50
 
@@ -364,6 +364,9 @@ def _cause(record: Record, holds: Controls, masking: Masking) -> str:
         return held
     if record.error is not None and record.status is not Status.DONE:
         return f"{record.error.type.rpartition('.')[2]}: {record.error.message}"[:200]
+    if record.status is Status.POSTPONED and record.ready_at is not None:
+        left = (record.ready_at - datetime.now(timezone.utc)).total_seconds()
+        return f"{said}, in {rough(max(0.0, left))}"
     return "" if said in ("added", "returned") else said
 
 
