@@ -41,6 +41,7 @@
 
   const show = (suggestions) => {
     if (!suggestions.length || document.activeElement !== input) return close();
+    const before = options[chosen]?.token;
     options = suggestions;
     chosen = -1;
     list.replaceChildren(...options.map(({ token, about }, place) => {
@@ -60,6 +61,8 @@
     }));
     list.hidden = false;
     input.setAttribute("aria-expanded", "true");
+    const same = options.findIndex(({ token }) => token === before);
+    if (same >= 0) choose(same); // a late answer does not undo a choice
   };
 
   const suggest = async () => {
