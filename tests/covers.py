@@ -208,6 +208,7 @@ COVERS: Mapping[str, str] = {
         "store/postgresql/message store/postgresql/schema"
     ),
     "store/test_postgresql_existing_store.py": "store/postgresql/__init__",
+    "store/test_postgresql_plain.py": "store/postgresql/plain store/postgresql/__init__",
     "store/test_postgresql_roles.py": "store/postgresql/roles store/postgresql/__init__",
     "store/test_transactions_run_again.py": "store/relational/engine",
     "store/test_texts.py": "store/arguments",

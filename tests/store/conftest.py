@@ -35,10 +35,15 @@ def postgresql_connection(postgresql_url: str) -> Iterator[psycopg.Connection[An
         yield connection
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "mongodb"])
+USES_OF_THE_LOCK = [pytest.param(f"postgresql-{use}", marks=pytest.mark.long) for use in ("shared", "exclusive")]
+
+
+@pytest.fixture(params=["sqlite", "postgresql", *USES_OF_THE_LOCK, "mongodb"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the address of an empty store."""
-    return {"sqlite": _sqlite, "mongodb": _mongodb, "postgresql": _postgresql}[request.param](request, tmp_path)
+    kind, _, use = request.param.partition("-")
+    url = {"sqlite": _sqlite, "mongodb": _mongodb, "postgresql": _postgresql}[kind](request, tmp_path)
+    return f"{url}&taskqueue.lock={use}" if use else url
 
 
 @pytest.fixture

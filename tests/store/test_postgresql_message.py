@@ -278,9 +278,9 @@ def test_a_write_whose_result_nobody_asks_for_fails_with_the_commit(
     store: Store, postgresql_server: PostgreSQL
 ) -> None:
     with psycopg.connect(postgresql_server.url, autocommit=True) as operator:
-        operator.execute("DROP TABLE taskqueue.events CASCADE")
+        operator.execute("ALTER TABLE taskqueue.events ADD CONSTRAINT none_waits CHECK (name <> 'waiting') NOT VALID")
 
-    with pytest.raises(StoreUnavailable, match="has no store in this schema"):
+    with pytest.raises(StoreUnavailable, match="none_waits"):
         store.add([a_record()])
     assert store.count(parse({})) > 0
     assert claim(store).records == []

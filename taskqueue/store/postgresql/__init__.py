@@ -7,9 +7,11 @@ from contextlib import closing, nullcontext
 from datetime import datetime
 
 from taskqueue.errors import ConfigError, StoreUnavailable
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.recovered_copy import ORIGIN
-from taskqueue.model.record import Record, Status
+from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.unique_period import PERIOD
+from taskqueue.store import Claim, ClaimRequest, Event, Settlement
 from taskqueue.store.server_clock import ServerClock
 
 try:
@@ -20,13 +22,16 @@ except ImportError as missing:  # psycopg itself, or the PostgreSQL library that
         "pip install 'taskqueue-jobs[postgresql]' 'psycopg[binary]'"
     ) from None
 
-from taskqueue.store.postgresql import schema
+from taskqueue.store.postgresql import plain, schema
 from taskqueue.store.postgresql.bells import NoRinger
 from taskqueue.store.postgresql.connection import Connection
 from taskqueue.store.postgresql.database import connected
 from taskqueue.store.postgresql.driver_errors import in_words
-from taskqueue.store.postgresql.url import parse
+from taskqueue.store.postgresql.url import LockUse, parse
 from taskqueue.store.relational.store import RelationalStore
+
+MOST_GENERAL = 15
+"""Maximum number of claims after which a node tries a plain one again; after the first refusal, it is the next."""
 
 
 def open_postgresql(url: str, clock: Callable[[], datetime] | None = None) -> PostgreSQLStore:
@@ -79,6 +84,55 @@ class PostgreSQLStore(RelationalStore):
     def __init__(self, connection: Connection, clock: Callable[[], datetime]) -> None:
         super().__init__(connection, NoRinger(), clock)
         self._connection = connection
+        self._lock_use = connection.address.lock
+        self._general_claims = self._refused = 0
+        self._in_doubt: set[JobId] = set()
+        """Jobs whose plain outcomes may be written, although their caller has no answer."""
+
+    def claim(self, holder: Holder, demand: ClaimRequest, now: datetime, until: datetime) -> Claim:
+        if self._claims_plainly():
+            claim = plain.claim(self._connection, holder, demand, now, until)
+            if claim is not None:
+                self._refused = 0
+                return claim
+            self._refused = self._general_claims = min(2 * self._refused + 1, MOST_GENERAL)
+        self._general_claims = max(0, self._general_claims - 1)
+        return super().claim(holder, demand, now, until)
+
+    def _claims_plainly(self) -> bool:
+        """Return whether a plain claim may find what it needs: the last general one took jobs of one queue alone."""
+        if self._lock_use is LockUse.ADAPTIVE:
+            return self._general_claims == 0 and self._claim_cache.only is not None
+        return self._lock_use is LockUse.SHARED
+
+    def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
+        if self._lock_use is LockUse.EXCLUSIVE:
+            return super().settle(settlements, now)
+        accepted = plain.settle(self._connection, settlements, now, self._in_doubt)
+        others = [settlement for settlement in settlements if settlement.after.id not in accepted]
+        if others:
+            try:
+                accepted |= super().settle(others, now)
+            except BaseException:
+                self._in_doubt |= accepted  # the caller does not know of them
+                raise
+        refused = [new for new in others if new.after.id in self._in_doubt and new.after.id not in accepted]
+        if refused:
+            accepted |= self._connection.look(lambda database: plain.done_before(database, refused))
+        self._in_doubt.difference_update(settlement.after.id for settlement in settlements)
+        return accepted
+
+    def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
+        self._connection.number_events()
+        return super().events(cursor, limit)
+
+    def events_of(self, id: JobId, since: datetime, limit: int) -> list[Event]:
+        self._connection.number_events()
+        return super().events_of(id, since, limit)
+
+    def cursor_at(self, at: datetime) -> str:
+        self._connection.number_events()
+        return super().cursor_at(at)
 
     def add(self, records: Sequence[Record]) -> list[Record]:
         if self._connection.may_lock or not all(map(_is_inserted_alone, records)):

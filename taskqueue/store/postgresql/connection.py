@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
+import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from psycopg import errors
 
+from taskqueue.errors import StoreUnavailable
 from taskqueue.model.record import Record, replace
 from taskqueue.store.arguments import same_jobs
 from taskqueue.store.bell import Bell
@@ -23,7 +26,7 @@ from taskqueue.store.postgresql.bells import Bells, notification
 from taskqueue.store.postgresql.database import PostgreSQLDatabase
 from taskqueue.store.postgresql.driver_errors import LOCKED, REPEATED, in_words, reason_of
 from taskqueue.store.postgresql.roles import Role, missing
-from taskqueue.store.postgresql.url import PostgreSQLUrl
+from taskqueue.store.postgresql.url import LockUse, PostgreSQLUrl
 from taskqueue.store.relational.columns import COLUMNS
 from taskqueue.store.relational.engine import Adder, Sync
 from taskqueue.store.relational.rows import record
@@ -44,6 +47,17 @@ LOCK_WAIT = 10.0
 KEY_PAUSE = 0.4
 """Seconds for which others have the lock before a transaction is run again that waited for a unique key: an application
 is adding it in a transaction that is still open."""
+
+COMPETES = 0.002
+"""Whoever has waited this long, in seconds, for the store's lock shares it for ``SHARES_FOR`` seconds where it can."""
+
+SHARES_FOR = 5.0
+
+NUMBERED_AFTER = 0.25
+"""After how many seconds, about, a session numbers the events of plain claims and outcomes while it shares the lock."""
+
+READ_AFTER = 0.02
+"""How old such events become at least, in seconds, before a reader numbers them that has just done so."""
 
 # The lock is taken before the first query takes the snapshot: so the transaction sees everything that earlier holders
 # of the lock have committed, and this one state to its end.
@@ -67,6 +81,18 @@ _BEGIN_WITHOUT_LOCK = (
     "SET LOCAL statement_timeout = '50s'",
     "SET LOCAL idle_in_transaction_session_timeout = '5s'",
 )
+# One message: nobody can leave the transaction open.
+_BEGIN_PLAIN = (
+    "BEGIN ISOLATION LEVEL READ COMMITTED",
+    "SET LOCAL synchronous_commit = {sync}",
+    "SET LOCAL statement_timeout = '50s'",
+    f"SET LOCAL lock_timeout = '{LOCK_WAIT:g}s'",
+    "SET LOCAL tcp_user_timeout = '5s'",
+    "SET LOCAL plan_cache_mode = force_generic_plan",  # to plan such a statement takes longer than to run it
+    "LOCK TABLE {schema}.store IN {mode} MODE",
+)
+# Sessions that notify commit one after the other, so they must not wait for the disk then.
+_RING = "SET LOCAL synchronous_commit = off"
 # In its own transaction, after the lock was released: sessions that wait for the disk share one flush.
 _REACH_THE_DISK = """
 BEGIN;
@@ -105,6 +131,8 @@ class Connection:
         self._identity: str | None = None
         self._committed = threading.local()
         """The run of the server that committed the last transaction of each thread."""
+        self._shares_until = math.inf if address.lock is LockUse.SHARED else 0.0
+        self._numbers_at = self._numbered_at = 0.0
         self.may_lock = True
         """Whether the user may take the store's lock, which everything except adding and reading needs."""
         _INHERITED.add(self)
@@ -150,6 +178,45 @@ class Connection:
                 except (*REPEATED, Undone):
                     pass
             return self._write(level, body)
+
+    def plainly(
+        self, level: Sync, statement: str, values: Mapping[str, Any], topics: Collection[str] = ()
+    ) -> list[Any] | None:
+        """Run a statement that changes only rows of its claims as a transaction, and ring after it; return its rows.
+
+        None if it is not known whether it was committed.
+        """
+        with self._in_words(Role.NODE):
+            database = self._opened()
+            is_shared = time.monotonic() < self._shares_until
+            run, mode = (database.beside_others, "ROW SHARE") if is_shared else (database.alone, "EXCLUSIVE")
+            settings = [each.format(sync=_SYNC[level], schema=self.address.schema, mode=mode) for each in _BEGIN_PLAIN]
+            try:
+                rows = run(settings, statement, values, self._rings(topics))
+            except psycopg.Error as error:
+                if not (database.raw.closed or isinstance(error, errors.DeadlockDetected)):
+                    raise
+                return None
+            finally:
+                database.undo()
+            if is_shared:
+                self._number_old()
+            elif database.waited >= COMPETES:
+                self._shares_until = time.monotonic() + SHARES_FOR
+            return rows
+
+    def number_events(self) -> None:
+        """Give all present events numbers, except if others do it at this time, as for a crowd of readers."""
+        began = time.monotonic()
+        while self.may_lock and (age := self.look(PostgreSQLDatabase.age_of_events)) is not None:
+            now = time.monotonic()
+            if age < now - began - READ_AFTER:
+                return  # the event came after the call
+            if age >= READ_AFTER or now - self._numbered_at >= READ_AFTER:
+                self._numbered_at = now
+                self.write(Sync.NORMAL, _nothing)
+                return
+            time.sleep(READ_AFTER - age)
 
     def within(self, session: Any, loop: asyncio.AbstractEventLoop | None) -> Adder:
         """Return an adder for the open transaction of an application's session."""
@@ -296,6 +363,18 @@ class Connection:
                 raise Undone(reason_of(error)) from error
         self._committed.run = database.run
         return work, result
+
+    def _number_old(self) -> None:
+        """Give old events numbers; sessions look at different times, so that one of them does it."""
+        now = time.monotonic()
+        if now >= self._numbers_at:
+            self._numbers_at = now + NUMBERED_AFTER * random.uniform(0.5, 1.5)
+            with contextlib.suppress(StoreUnavailable):  # the caller needs to know what was committed
+                if (self.look(PostgreSQLDatabase.age_of_events) or 0.0) >= NUMBERED_AFTER:
+                    self.write(Sync.NORMAL, _nothing)
+
+    def _rings(self, topics: Collection[str]) -> list[str]:
+        return [_RING, notification(self.address.schema, topics)] if topics else []
 
     def _taken_in(self, database: PostgreSQLDatabase, level: Sync) -> set[str]:
         """Take in what was added without the lock, in transactions of their own if it is much; return the topics."""

@@ -18,6 +18,7 @@ from taskqueue.store.postgresql.message import Message
 from taskqueue.store.postgresql.url import PostgreSQLUrl
 from taskqueue.store.relational.counts import RowCounts
 from taskqueue.store.relational.engine import Execute
+from taskqueue.store.relational.events import LENGTH
 
 _NOTE = """
 INSERT INTO counted (one, number, job)
@@ -57,6 +58,27 @@ FROM pg_stat_wal
 # The planner cannot see which few of many jobs an index has, and would read the whole table instead. A table without an
 # index for a query then seems dear enough to it to compile the query first, which takes longer than the query.
 _READS_INDEXES = "SET enable_seqscan = off; SET random_page_cost = 1.1; SET jit = off"
+
+_NUMBER = f"""
+WITH recorded AS (
+    DELETE FROM unnumbered WHERE number > 0 RETURNING number AS place, job, claims, name, at, status, about
+)
+INSERT INTO events (number, job, claims, name, at, status, about)
+SELECT last_number + sum({LENGTH}) OVER ordered, job, claims, name,
+    greatest(last_at, max(at) OVER ordered), status, about
+FROM recorded CROSS JOIN (
+    SELECT coalesce((SELECT max(number) FROM events), 0) AS last_number,
+        (SELECT at FROM events ORDER BY number DESC LIMIT 1) AS last_at
+) AS last
+WINDOW ordered AS (ORDER BY place)
+"""
+"""Numbers the events that have no number yet, in their order; the times of events never fall."""
+
+_AGE = """
+SELECT CAST(extract(epoch FROM clock_timestamp() - since) AS DOUBLE PRECISION) FROM unnumbered
+WHERE number > 0 AND NOT CAST(current_setting('transaction_read_only') AS BOOLEAN) ORDER BY number LIMIT 1
+"""
+_WAITED = "SELECT CAST(extract(epoch FROM clock_timestamp() - transaction_timestamp()) AS DOUBLE PRECISION)"
 
 _HAS_ARRIVALS = """
 SELECT EXISTS (SELECT 1 FROM jobs WHERE rowid IS NULL) AND NOT CAST(current_setting('transaction_read_only') AS BOOLEAN)
@@ -129,6 +151,8 @@ class PostgreSQLDatabase:
         self.schema = address.schema
         self._begun: Rows | None = None
         self._has_arrivals = False
+        self.waited = 0.0
+        """For how many seconds the last plain statement alone has waited for the lock."""
         self.transaction = ""
         """The number that the server gave the last write transaction."""
         self.run = ""
@@ -152,6 +176,7 @@ class PostgreSQLDatabase:
         """Begin a write transaction with these statements, the last of which reads its number."""
         *settings, number = statements
         self._message.add_plain(settings)
+        self.execute(_NUMBER)
         self._begun = self._message.add(number)
 
     def read_number(self) -> bool:
@@ -164,6 +189,31 @@ class PostgreSQLDatabase:
             self._begun = None
         return self._has_arrivals
 
+    def alone(
+        self, settings: Sequence[str], statement: str, values: Mapping[str, Any], last: Sequence[str]
+    ) -> list[Any]:
+        """Run a plain statement in a transaction that holds the lock alone, as one message, and return its rows."""
+        self._message.add_plain(settings)
+        waited, answer = self.execute(_WAITED), self.execute(statement, values)
+        self.execute(_NUMBER)
+        self.commit_first(last)
+        [self.waited] = waited.fetchone()
+        return answer.fetchall()
+
+    def beside_others(
+        self, settings: Sequence[str], statement: str, values: Mapping[str, Any], last: Sequence[str]
+    ) -> list[Any]:
+        """Run a plain statement in a transaction that shares the lock, as one message, and return its rows."""
+        self._message.add_plain(settings)
+        answer = self.execute(statement, values)
+        self.commit_first(last)
+        return answer.fetchall()
+
+    def age_of_events(self) -> float | None:
+        """Return for how many seconds the first event without a number has had none; None if all have numbers."""
+        row = self.execute(_AGE).fetchone()
+        return None if row is None else float(row[0])
+
     def has_arrivals(self) -> bool:
         """Return whether there are jobs to take in, which a standby never can; sends the waiting statements."""
         [has_arrivals] = self.execute(_HAS_ARRIVALS).fetchone()
@@ -172,6 +222,11 @@ class PostgreSQLDatabase:
     def commit(self, last: Sequence[str]) -> None:
         """Send the waiting statements, these statements and COMMIT as one message."""
         self._message.add_plain([*last, "COMMIT"])
+        self._message.send()
+
+    def commit_first(self, last: Sequence[str]) -> None:
+        """Send the waiting statements, COMMIT and then these statements as one message."""
+        self._message.add_plain(["COMMIT", *last])
         self._message.send()
 
     def send(self) -> None:
@@ -219,9 +274,9 @@ class PostgreSQLDatabase:
 
 TABLES = (
     *("jobs", "slots", "waits", "tally", "logs", "counted", "history", "turns", "events", "plans", "controls"),
-    *("leases", "audit", "store"),
+    *("leases", "audit", "store", "unnumbered"),
 )
-NUMBERED = "events|turns|audit"
+NUMBERED = "events|audit"
 """The tables whose rows are numbered in the order of commits: the greatest number plus one, under the store's lock."""
 
 NUMBERS = (

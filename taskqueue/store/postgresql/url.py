@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import psycopg
@@ -21,6 +22,7 @@ SCHEMA = "taskqueue"
 
 SCHEMA_OPTION = "taskqueue.schema"
 DIRECT_OPTION = "taskqueue.direct"
+LOCK_OPTION = "taskqueue.lock"
 _OWN = "taskqueue."
 _SCHEMA_ALLOWED = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 _DEFAULTS = {
@@ -32,6 +34,17 @@ _DEFAULTS = {
 }
 """Values of driver options, unless the URL sets others."""
 
+
+class LockUse(Enum):
+    """How plain claims and outcomes take the store's lock."""
+
+    ADAPTIVE = "adaptive"
+    """Shared while other sessions compete for it, alone otherwise: then events have their numbers at once."""
+    SHARED = "shared"
+    EXCLUSIVE = "exclusive"
+    """As all other transactions, in the general way."""
+
+
 _OF_THE_SERVER = {"host", "hostaddr", "port"}
 
 
@@ -42,6 +55,7 @@ class PostgreSQLUrl:
     client_url: str
     """The URL for the driver, with its secrets and without the store's own options."""
     schema: str = SCHEMA
+    lock: LockUse = LockUse.ADAPTIVE
     direct: str = ""
     """The URL of the server itself if ``client_url`` names a pooler; what it leaves out is as in ``client_url``."""
 
@@ -81,7 +95,7 @@ def parse(url: str) -> PostgreSQLUrl:
     if parts.scheme not in SCHEMES:
         raise ConfigError(f"{parts.scheme!r} is not a PostgreSQL scheme: use postgresql://host/database")
     check_plain(url, parts)
-    kept, schema, direct = [], SCHEMA, ""
+    kept, schema, direct, lock = [], SCHEMA, "", LockUse.ADAPTIVE
     for option in parts.query.split("&") if parts.query else []:
         name, _, value = option.partition("=")
         if not name.startswith(_OWN):
@@ -90,12 +104,14 @@ def parse(url: str) -> PostgreSQLUrl:
             schema = checked_schema(unquote(value))
         elif name == DIRECT_OPTION:
             direct = _checked_direct(unquote(value))
+        elif name == LOCK_OPTION:
+            lock = _checked_lock(unquote(value))
         else:
             raise ConfigError(
                 f"the store URL has the option {name!r}, which does not exist: "
-                f"use {SCHEMA_OPTION}=NAME or {DIRECT_OPTION}=URL"
+                f"use {SCHEMA_OPTION}=NAME, {DIRECT_OPTION}=URL or {LOCK_OPTION}=USE"
             )
-    address = PostgreSQLUrl(client_url=_joined(parts, kept), schema=schema, direct=direct)
+    address = PostgreSQLUrl(client_url=_joined(parts, kept), schema=schema, direct=direct, lock=lock)
     try:
         address.options  # noqa: B018 - the driver reads the URL
     except psycopg.ProgrammingError as error:
@@ -130,9 +146,22 @@ def _checked_direct(url: str) -> str:
     return url
 
 
+def _checked_lock(use: str) -> LockUse:
+    """Return how the lock is used, or raise ``ConfigError`` for a word that does not say so."""
+    uses = [each.value for each in LockUse]
+    if use not in uses:
+        raise ConfigError(f"{LOCK_OPTION}={use!r} does not exist: use {', '.join(uses[:-1])} or {uses[-1]}")
+    return LockUse(use)
+
+
 def _meant(query: str) -> str:
     """Return a question that suggests the option meant by the first one that the driver does not know."""
-    known_options = [SCHEMA_OPTION, DIRECT_OPTION, *(option.keyword.decode() for option in Conninfo.get_defaults())]
+    known_options = [
+        SCHEMA_OPTION,
+        DIRECT_OPTION,
+        LOCK_OPTION,
+        *(option.keyword.decode() for option in Conninfo.get_defaults()),
+    ]
     names = (option.partition("=")[0] for option in query.split("&"))
     unknown = [name for name in names if name and name not in known_options]
     if not unknown:

@@ -33,7 +33,7 @@ from taskqueue.store.selection import Budget, bounds, is_beyond, other_lanes_at
 
 # pending.claimed. A row is read as the claim leaves it, so that it need not be read again after it was written
 # (measured in a batch: 5.9 us a row, and 8.4 with ``RETURNING``, for which SQLite keeps a copy of each).
-_CLAIMED = {
+CLAIMED = {
     "status": "2",
     "cause": "'claimed'",
     "ready_at": ":until",
@@ -44,7 +44,7 @@ _CLAIMED = {
 }
 # The number of the row, whether it is pending.is_late, and the columns of a record.
 _ROW = "jobs.rowid, expires_at IS NOT NULL AND expires_at <= :at AND started_at IS NULL, " + ", ".join(
-    _CLAIMED.get(name, f"jobs.{name}") for name in NAMES
+    CLAIMED.get(name, f"jobs.{name}") for name in NAMES
 )
 _NUMBER, _IS_LATE, _RECORD = 0, 1, slice(2, None)
 _FORCED, _DATA, *_RANK_AND_ID = (2 + NAMES.index(name) for name in ("forced", "data", "rank", "id"))
@@ -57,7 +57,7 @@ _OF_QUEUE = " UNION ALL ".join(
     for forced, most in ((1, ":forced"), (0, ":pooled"))
 )
 _TAKE_ONE, _TAKE = (
-    f"UPDATE jobs SET {', '.join(f'{name} = {value}' for name, value in _CLAIMED.items())} WHERE rowid {these}"
+    f"UPDATE jobs SET {', '.join(f'{name} = {value}' for name, value in CLAIMED.items())} WHERE rowid {these}"
     for these in ("= :numbers", "IN (SELECT value FROM json_each(:numbers))")
 )
 _HELD_IDS = "SELECT rowid, id, queue FROM jobs WHERE status = 2 AND seat = ? AND incarnation = ?"
@@ -111,7 +111,7 @@ def take(work: Transaction, terms: ClaimTerms, found: Sequence[Row], was: Status
     work.execute(statement, {**terms._asdict(), "numbers": these})
     records = records_of([row[_RECORD] for row in rows])
     if len(records) < len(rows):
-        _end_nameless(work, terms)
+        end_nameless(work, terms)
     for taken in records if was is not Status.WAITING else ():
         work.count(taken.queue, was, -1)
     for claims, alike in groupby(records, _claims):
@@ -119,7 +119,7 @@ def take(work: Transaction, terms: ClaimTerms, found: Sequence[Row], was: Status
     return records
 
 
-def _end_nameless(work: Transaction, terms: ClaimTerms) -> None:
+def end_nameless(work: Transaction, terms: ClaimTerms) -> None:
     """End the taken records whose id is invalid as FAILED, since no caller could name them."""
     for rowid, id, queue in work.execute(_HELD_IDS, (terms.seat, terms.incarnation)).fetchall():
         if not ObjectId.is_valid(id):
@@ -148,7 +148,7 @@ UPDATE jobs SET status = 0 WHERE rowid IN (
     ORDER BY ready_at LIMIT ?
 ) RETURNING id, claims, queue
 """
-_LOOK = f"""
+LOOK = f"""
 SELECT (SELECT min(ready_at) FROM jobs
         WHERE status = 1 AND (waiting_for IS NOT NULL) = FALSE AND ready_at <= {LARGEST}),
     (SELECT min(expires_at) FROM jobs
@@ -215,7 +215,7 @@ def claim(
     """Take WAITING records for ``holder``, and return when to come back."""
     at = milliseconds(now)
     terms = ClaimTerms(milliseconds(until), holder.seat, holder.incarnation, at)
-    look = work.execute(_LOOK)
+    look = work.execute(LOOK)
     only = cache.only if work.sends_together else None
     ahead = None if only is None else of_queue(work, terms, only, demand)  # in the message of the look
     soonest, first_to_expire, first_lane, *queues, is_controlled = look.fetchone()
@@ -225,7 +225,7 @@ def claim(
     busy = is_late and _expire(work, now)
     if is_due or is_late:
         ahead = None
-        soonest, _, first_lane, *queues, _ = work.execute(_LOOK).fetchone()
+        soonest, _, first_lane, *queues, _ = work.execute(LOOK).fetchone()
     cache.ahead = ahead
     in_force = controls(work) if is_controlled else NONE
     room = None if first_lane is None else LimitRoom(work.execute, at, in_force, demand.rooms)
@@ -278,7 +278,7 @@ def _claim_early(
     fitting = _fitting(waiting, demand, Budget(demand, queues, room=None))
     found, has_more = within_data(_rows_of(work, terms, fitting), demand)
     records = take(work, terms, found, was=Status.POSTPONED) if found else []
-    [soonest, *_] = work.execute(_LOOK).fetchone()
+    [soonest, *_] = work.execute(LOOK).fetchone()
     return Claim(
         records=records,
         next_at=None if soonest is None else moment(min(soonest, _LATEST)),

@@ -26,7 +26,7 @@ from taskqueue.store.relational.engine import Database, Execute
 if TYPE_CHECKING:
     from taskqueue.store.relational.transaction import Transaction
 
-_AT_ONCE = 500
+AT_ONCE = 500
 """Maximum number of events of one row."""
 
 _ID = 25
@@ -34,8 +34,8 @@ _ID = 25
 
 _COLUMNS = "number, job, claims, name, at, status, about"
 _IS_OF_MANY = f"job IS NULL AND status IS NOT NULL AND length(about) > {_ID}"
-_LENGTH = f"CASE WHEN {_IS_OF_MANY} THEN (length(about) + 1) / {_ID} ELSE 1 END"
-_FIRST = f"(number - {_LENGTH} + 1)"
+LENGTH = f"CASE WHEN {_IS_OF_MANY} THEN (length(about) + 1) / {_ID} ELSE 1 END"
+_FIRST = f"(number - {LENGTH} + 1)"
 """The number of the first event of a row, as SQL. A row of many events has the number of its last one."""
 
 # One step each; if one statement asks for both, min and max make SQLite walk the whole table.
@@ -63,7 +63,7 @@ _SINCE = f"SELECT {_COLUMNS} FROM events WHERE number > ? ORDER BY number LIMIT 
 # A row of many names its jobs in ``about``; it may start within the bound and end after it.
 _OF_JOB = f"""
 SELECT {_COLUMNS} FROM events
-WHERE number >= ? AND number < ? + {_AT_ONCE} AND {_FIRST} < ?
+WHERE number >= ? AND number < ? + {AT_ONCE} AND {_FIRST} < ?
     AND (job = ? OR job IS NULL AND status IS NOT NULL AND instr(about, ?) > 0) ORDER BY number
 """
 _AT = "SELECT at FROM events WHERE number >= ? ORDER BY number LIMIT 1"
@@ -160,8 +160,8 @@ def write(execute: Execute, ids: Sequence[str], claims: int, name: str, at: int,
     if len(ids) == 1:
         execute(_INSERT_ONE, (ids[0], claims, name, at, status))
         return
-    for first in range(0, len(ids), _AT_ONCE):
-        some = ids[first : first + _AT_ONCE]
+    for first in range(0, len(ids), AT_ONCE):
+        some = ids[first : first + AT_ONCE]
         execute(_INSERT_MANY, (len(some), claims, name, at, status, " ".join(some)))
 
 

@@ -33,20 +33,24 @@ DELETE FROM history WHERE step = ? AND at IN (SELECT at FROM history WHERE step 
 def record(
     work: Database, at: int, changed: Mapping[tuple[str, int], int], settled: Sequence[Record], ended: Sequence[Record]
 ) -> None:
-    """Add a turn at this time: changes of the tally, claims that were settled as these records, and other ends.
+    """Add a turn at this time, and add up all turns if there are many by now."""
+    values = turn(at, changed, settled, ended)
+    row = None if values is None else work.execute(_RECORD, values).lastrowid
+    if row is not None and row >= TURNS_APART:
+        add_up(work)
 
-    If there are many turns by now, add them up.
-    """
+
+def turn(
+    at: int, changed: Mapping[tuple[str, int], int], settled: Sequence[Record], ended: Sequence[Record]
+) -> tuple[int, str | None, str | None] | None:
+    """Return time, counts and figures of a turn: changes of the tally, claims settled as these records, other ends."""
     part = ended_part(settled, ended)
     changes = [
         [queue, status, records] for (queue, status), records in changed.items() if records and type(queue) is str
     ]
     if not part and not changes:
-        return
-    values = (Step.MINUTE.begin(at), dumps(changes) if changes else None, part_text(part) if part else None)
-    row = work.execute(_RECORD, values).lastrowid
-    if row is not None and row >= TURNS_APART:
-        add_up(work)
+        return None
+    return Step.MINUTE.begin(at), dumps(changes) if changes else None, part_text(part) if part else None
 
 
 def add_up(work: Database) -> None:
