@@ -6,7 +6,7 @@ import pytest
 
 from taskqueue.errors import ConfigError
 from taskqueue.store.open import database_of, resolved
-from taskqueue.store.postgresql.url import SCHEMA, parse
+from taskqueue.store.postgresql.url import SCHEMA, LockUse, parse
 from taskqueue.store.redaction import concealed
 
 URL = "postgresql://ann:secret@db.example:5433/shop"
@@ -30,6 +30,11 @@ def test_both_schemes_mean_the_same(scheme: str) -> None:
 def test_an_option_of_the_url_goes_before_the_usual_one() -> None:
     assert parse(f"{URL}?connect_timeout=9").options["connect_timeout"] == "9"
     assert parse(URL).options["target_session_attrs"] == "read-write"
+
+
+def test_the_use_of_the_lock_can_be_chosen() -> None:
+    assert parse(URL).lock is LockUse.ADAPTIVE
+    assert parse(f"{URL}?taskqueue.lock=shared").lock is LockUse.SHARED
 
 
 def test_the_password_is_never_shown() -> None:
@@ -84,6 +89,7 @@ def test_the_password_of_the_server_behind_a_pooler_is_concealed(direct: str) ->
         (f"{URL}?taskqueue.schema=pg_jobs", "is not the name of a schema"),
         (f"{URL}?taskqueue.schema={'x' * 42}", "is not the name of a schema"),
         (f"{URL}?taskqueue.prefix=x", "has the option 'taskqueue.prefix', which does not exist"),
+        (f"{URL}?taskqueue.lock=mine", "taskqueue.lock='mine' does not exist: use adaptive, shared or exclusive"),
         (f"{URL}?taskqueue.direct=db-1:5432", "^taskqueue.direct: 'db-1' is not a PostgreSQL scheme"),
         (f"{URL}?taskqueue.direct=", "^taskqueue.direct: '' is not a PostgreSQL scheme"),
         (f"{URL}?taskqueue.direct=postgresql://db-1:x", "^taskqueue.direct: .* cannot be read"),
