@@ -53,6 +53,7 @@ from tests.store.records import (
     settlement,
 )
 from tests.store.test_postgresql_connection import lose_answers, terminate
+from tests.store.test_postgresql_message import exchanged
 
 SHARED = "?taskqueue.lock=shared"
 
@@ -356,6 +357,21 @@ def test_a_job_of_an_open_transaction_is_taken_in_before_it_is_claimed(
 
     assert ids(claim(store).records) == [new.id]
     assert [event.name for event in store.events_of(new.id, NOON - HOUR, 100)] == ["waiting", "processing"]
+
+
+def test_a_plain_claim_and_a_plain_outcome_are_one_message_each(store: Store) -> None:
+    assert isinstance(store, PostgreSQLStore)
+    database = store._connection._database
+    assert database is not None
+    runs: list[Record] = []
+    asked = []
+    for _ in range(5):  # sometimes a call also looks for events without numbers
+        store.add([a_record() for _ in range(9)])
+        claiming = exchanged(database.raw, lambda: runs.extend(claim(store, 9).records))
+        settling = exchanged(database.raw, lambda: store.settle([settlement(run) for run in runs[-9:]], NOON))
+        asked.append((claiming[0], settling[0]))
+
+    assert min(claiming for claiming, _ in asked) == min(settling for _, settling in asked) == 1
 
 
 def test_log_lines_of_plain_outcomes_are_kept(store: Store) -> None:

@@ -51,7 +51,7 @@ is adding it in a transaction that is still open."""
 COMPETES = 0.002
 """Whoever has waited this long, in seconds, for the store's lock shares it for ``SHARES_FOR`` seconds where it can."""
 
-SHARES_FOR = 5.0
+SHARES_FOR = 30.0
 
 NUMBERED_AFTER = 0.25
 """After how many seconds, about, a session numbers the events of plain claims and outcomes while it shares the lock."""
@@ -188,18 +188,19 @@ class Connection:
         """
         with self._in_words(Role.NODE):
             database = self._opened()
-            is_shared = time.monotonic() < self._shares_until
-            run, mode = (database.beside_others, "ROW SHARE") if is_shared else (database.alone, "EXCLUSIVE")
+            is_alone = time.monotonic() >= self._shares_until
+            mode = "EXCLUSIVE" if is_alone else "ROW SHARE"
             settings = [each.format(sync=_SYNC[level], schema=self.address.schema, mode=mode) for each in _BEGIN_PLAIN]
+            rings = [_RING, notification(self.address.schema, topics)] if topics else []
             try:
-                rows = run(settings, statement, values, self._rings(topics))
+                rows = database.plainly(settings, statement, values, rings, is_alone=is_alone)
             except psycopg.Error as error:
                 if not (database.raw.closed or isinstance(error, errors.DeadlockDetected)):
                     raise
                 return None
             finally:
                 database.undo()
-            if is_shared:
+            if not is_alone:
                 self._number_old()
             elif database.waited >= COMPETES:
                 self._shares_until = time.monotonic() + SHARES_FOR
@@ -372,9 +373,6 @@ class Connection:
             with contextlib.suppress(StoreUnavailable):  # the caller needs to know what was committed
                 if (self.look(PostgreSQLDatabase.age_of_events) or 0.0) >= NUMBERED_AFTER:
                     self.write(Sync.NORMAL, _nothing)
-
-    def _rings(self, topics: Collection[str]) -> list[str]:
-        return [_RING, notification(self.address.schema, topics)] if topics else []
 
     def _taken_in(self, database: PostgreSQLDatabase, level: Sync) -> set[str]:
         """Take in what was added without the lock, in transactions of their own if it is much; return the topics."""

@@ -189,24 +189,22 @@ class PostgreSQLDatabase:
             self._begun = None
         return self._has_arrivals
 
-    def alone(
-        self, settings: Sequence[str], statement: str, values: Mapping[str, Any], last: Sequence[str]
+    def plainly(
+        self, settings: Sequence[str], statement: str, values: Mapping[str, Any], last: Sequence[str], *, is_alone: bool
     ) -> list[Any]:
-        """Run a plain statement in a transaction that holds the lock alone, as one message, and return its rows."""
-        self._message.add_plain(settings)
-        waited, answer = self.execute(_WAITED), self.execute(statement, values)
-        self.execute(_NUMBER)
-        self.commit_first(last)
-        [self.waited] = waited.fetchone()
-        return answer.fetchall()
+        """Run a plain statement as one message, with ``last`` after its COMMIT, and return its rows.
 
-    def beside_others(
-        self, settings: Sequence[str], statement: str, values: Mapping[str, Any], last: Sequence[str]
-    ) -> list[Any]:
-        """Run a plain statement in a transaction that shares the lock, as one message, and return its rows."""
+        If it has the lock alone, it numbers events, too.
+        """
         self._message.add_plain(settings)
+        waited = self.execute(_WAITED) if is_alone else None
         answer = self.execute(statement, values)
-        self.commit_first(last)
+        if is_alone:
+            self.execute(_NUMBER)
+        self._message.add_plain(["COMMIT", *last])
+        self._message.send()
+        if waited is not None:
+            [self.waited] = waited.fetchone()
         return answer.fetchall()
 
     def age_of_events(self) -> float | None:
@@ -222,11 +220,6 @@ class PostgreSQLDatabase:
     def commit(self, last: Sequence[str]) -> None:
         """Send the waiting statements, these statements and COMMIT as one message."""
         self._message.add_plain([*last, "COMMIT"])
-        self._message.send()
-
-    def commit_first(self, last: Sequence[str]) -> None:
-        """Send the waiting statements, COMMIT and then these statements as one message."""
-        self._message.add_plain(["COMMIT", *last])
         self._message.send()
 
     def send(self) -> None:
