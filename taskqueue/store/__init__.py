@@ -59,7 +59,7 @@ class Claim:
     records: Sequence[Record]
     next_at: datetime | None
     begins_at: datetime | None = None  # for an early claim, the moment before which none of its jobs may begin
-    has_more: bool = False  # whether ``ClaimRequest.data`` left jobs out
+    has_more: bool = False  # whether ``ClaimRequest.data``, or another claim at the same time, left jobs out
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -82,7 +82,7 @@ def without_number(server: PostgreSQL) -> list[str]:
 
 def is_wanted_alone(server: PostgreSQL) -> bool:
     """Return whether a transaction waits until it has the lock alone."""
-    wanted = "SELECT 1 FROM pg_locks WHERE mode = 'ExclusiveLock' AND NOT granted"
+    wanted = "SELECT 1 FROM pg_locks WHERE relation = 'taskqueue.store'::regclass AND NOT granted"
     with psycopg.connect(server.url) as operator:
         return operator.execute(wanted).fetchone() is not None
 
@@ -243,6 +243,24 @@ def test_a_claim_of_a_pause_takes_nothing(store: Store) -> None:
     store.set_control(Control(kind=Kind.PAUSE, name="q", since=NOON, by="ann@web"))
 
     assert claim(store).records == []
+
+
+def test_a_job_that_another_claim_looks_at_is_left_for_another_time(
+    store: Store, postgresql_server: PostgreSQL
+) -> None:
+    """Other claims skip it, and it may wait on: it had no room in the bytes of that one, or its node was killed."""
+    first, second, third = jobs = [a_record(created_at=NOON + number * SECOND) for number in range(3)]
+    store.add(jobs)
+    with psycopg.connect(postgresql_server.url) as other:
+        other.execute("SELECT FROM taskqueue.jobs WHERE id = %s FOR UPDATE", (str(first.id),))
+        claimed = claim(store, 2)
+        assert (ids(claimed.records), claimed.has_more) == ([second.id, third.id], False)  # it expects more
+        settle(store, claimed.records[0], HandedBack())
+        claimed = claim(store, 2)
+        assert (ids(claimed.records), claimed.has_more) == ([second.id], True)
+
+    claimed = claim(store, 2)
+    assert (ids(claimed.records), claimed.has_more) == ([first.id], False)
 
 
 def test_the_bytes_of_a_demand_bound_a_plain_claim(store: Store) -> None:

@@ -92,7 +92,9 @@ class PostgreSQLStore(RelationalStore):
     def claim(self, holder: Holder, demand: ClaimRequest, now: datetime, until: datetime) -> Claim:
         if self._claims_plainly():
             claim = plain.claim(self._connection, holder, demand, now, until)
-            if claim is not None:
+            if claim is not None and claim.has_more and not claim.records:  # others were just claiming
+                claim = plain.claim(self._connection, holder, demand, now, until)
+            if claim is not None and (claim.records or not claim.has_more):
                 self._refused = 0
                 return claim
             self._refused = self._general_claims = min(2 * self._refused + 1, MOST_GENERAL)

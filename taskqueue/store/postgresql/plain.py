@@ -38,7 +38,9 @@ SELECT CASE WHEN count(*) = 1 THEN min(id) END, claims, '{name}', CAST(:at AS BI
     CASE WHEN count(*) > 1 THEN string_agg(id, ' ' ORDER BY {order}) END
 FROM {rows} WHERE length(id) = 24 GROUP BY claims
 """
-# ``chosen`` is materialized: joined, it could be run twice, and lock more rows than its limit.
+_WAITS = f"status = 0 AND queue = (SELECT queue FROM look) AND forced = 0 AND rank <= {LARGEST}"
+# ``chosen`` is materialized: joined, it could be run twice, and lock more rows than its limit. Rows that it skips may
+# still wait afterwards: another claim has locked them, and may take fewer of them, or end with its session.
 CLAIM = f"""
 WITH times (soonest, first_to_expire, lane, first_queue, last_queue, is_controlled) AS MATERIALIZED ({LOOK}),
 look AS MATERIALIZED (
@@ -54,7 +56,7 @@ look AS MATERIALIZED (
 ),
 chosen AS MATERIALIZED (
     SELECT id, rank, CASE WHEN CAST(:data AS BIGINT) IS NOT NULL THEN length(data) ELSE 0 END AS size FROM jobs
-    WHERE status = 0 AND queue = (SELECT queue FROM look) AND forced = 0 AND rank <= {LARGEST}
+    WHERE {_WAITS}
     ORDER BY rank, id LIMIT :pooled FOR UPDATE SKIP LOCKED
 ),
 fitting AS MATERIALIZED (
@@ -68,7 +70,11 @@ taken AS (
     WHERE id = ANY (ARRAY(SELECT id FROM fitting)) RETURNING {COLUMNS}
 ),
 recorded AS ({_RECORD.format(name="processing", status=int(Status.PROCESSING), order="rank, id", rows="taken")})
-SELECT look.queue, soonest, (SELECT count(*) FROM chosen), taken.* FROM look LEFT JOIN taken ON TRUE
+SELECT look.queue, soonest, (SELECT count(*) FROM chosen) > (SELECT count(*) FROM fitting)
+        OR CASE WHEN (SELECT count(*) FROM chosen) < :pooled THEN EXISTS (
+            SELECT 1 FROM jobs WHERE {_WAITS} AND id NOT IN (SELECT id FROM chosen)
+        ) ELSE FALSE END, taken.*
+FROM look LEFT JOIN taken ON TRUE
 """
 _FENCE = "claims = new.column6 AND seat = :seat AND incarnation = :incarnation AND cancel IS NULL"
 _ALL_DONE = "(SELECT count(*) FROM done) = :number"
@@ -118,7 +124,7 @@ def claim(connection: Connection, holder: Holder, demand: ClaimRequest, now: dat
     answer = connection.plainly(Sync.NORMAL, CLAIM, values)
     if not answer or answer[0][0] is None:
         return None
-    _, soonest, chosen, *_ = answer[0]
+    _, soonest, has_more, *_ = answer[0]
     rows = sorted((row[3:] for row in answer if row[3] is not None), key=_rank_and_id)
     next_at = None if soonest is None else moment(min(soonest, milliseconds(LATEST)))
     if not rows and next_at is not None and demand.due_by is not None and next_at <= demand.due_by:
@@ -126,7 +132,7 @@ def claim(connection: Connection, holder: Holder, demand: ClaimRequest, now: dat
     records = records_of(rows)
     if len(records) < len(rows):
         connection.write(Sync.NORMAL, partial(_end_nameless, terms))
-    return Claim(records=records, next_at=next_at, has_more=chosen > len(rows))
+    return Claim(records=records, next_at=next_at, has_more=has_more)
 
 
 def settle(
