@@ -536,6 +536,25 @@ def test_what_was_cut_off_is_completed_or_undone_by_the_next(
     assert statements >= 3
 
 
+def test_jobs_that_a_schedule_has_started_are_added_even_if_it_is_removed_then(
+    url: str, database: Database[Document], next_store: Store
+) -> None:
+    statements = 0
+    while True:
+        emptied(database)
+        planned = _planned(next_store)
+        if not cut_off(Case(before=_planned, act=_fire), url, StatementCutter(last=statements + 1), planned):
+            break
+        statements += 1
+
+        [plan] = next_store.schedules()
+        assert next_store.replace_schedule(plan, None, [], LATER)
+
+        added = {job.id for job in next_store.find(parse({}))} >= {TWO, THREE}
+        assert added is (plan.version > planned.version), f"after statement {statements}"
+    assert statements >= 3
+
+
 def finish(store: Store) -> None:
     """Have the store do what it has left to its thread, which comes before it reads what was told."""
     store.events(None)

@@ -47,9 +47,13 @@ class Schedules:
         self, before: NamedSchedule | None, after: NamedSchedule | None, jobs: Sequence[Record], now: datetime
     ) -> bool:
         plans = self._connection.collections.plans
+        where: Document = {}
+        if before is not None:  # jobs that it has started must be added, even if it is removed now
+            self._complete({"_id": before.name, "version": before.version, "starts_at": {"$exists": True}})
+            where = {"_id": before.name, "version": before.version, "starts_at": {"$exists": False}}
         if after is None:
             assert before is not None
-            return bool(plans.delete_one({"_id": before.name, "version": before.version}).deleted_count)
+            return bool(plans.delete_one(where).deleted_count)
         document_after = {} if after.damage else _document(after)
         if jobs:
             document_after |= {"starts": [document(job) for job in jobs], "starts_at": now}
@@ -58,15 +62,11 @@ class Schedules:
                 plans.insert_one(document_after)
             except DuplicateKeyError:
                 return False
-        else:
-            self._complete({"_id": before.name, "version": before.version, "starts_at": {"$exists": True}})
-            where = {"_id": before.name, "version": before.version, "starts_at": {"$exists": False}}
-            if after.damage:
-                result = plans.update_one(where, _update_of_damaged(after))
-            else:
-                result = plans.replace_one(where, document_after)
-            if not result.matched_count:
+        elif after.damage:
+            if not plans.update_one(where, _update_of_damaged(after)).matched_count:
                 return False
+        elif not plans.replace_one(where, document_after).matched_count:
+            return False
         if jobs:
             self._complete({"_id": after.name, "version": after.version, "starts_at": now})
         return True
