@@ -11,10 +11,11 @@ import pytest
 from taskqueue import Again, Cron, Custom, Every, Fail, Job, Schedule, Scheduler, Status
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.schedules import RETRY_AFTER, ScheduleRunner
-from taskqueue.errors import InvalidJob, InvalidOption, ScheduleNotFound, StoreContended
+from taskqueue.errors import InvalidJob, InvalidOption, ScheduleNotFound, StoreContended, StoreUnavailable
 from taskqueue.model.schedules.fire import QUESTION
 from taskqueue.model.schedules.schedule import NamedSchedule, Stage, next_version
 from taskqueue.model.serializer import LONGEST_TEXT
+from taskqueue.scheduler.schedules import pause
 from taskqueue.store import Store
 from tests.scheduler.jobs import Broken, Echo, Mail
 
@@ -491,6 +492,52 @@ def test_the_previous_job_gives_way(scheduler: Scheduler, store: Store) -> None:
     previous = schedule.trigger()
     begin_again(store, schedule)
     agenda(store).fire_due()
+
+    assert previous.refresh().status is Status.CANCELED
+    assert [job.status for job in scheduler.get_jobs()] == [Status.WAITING]
+
+
+class PausedMeanwhile(Contended):
+    """A store on which somebody pauses the schedule just before it is fired."""
+
+    def replace_schedule(self, before: NamedSchedule, *rest: Any) -> bool:
+        """Pause it first."""
+        pause(self._real, before.name, "not today")
+        return self._real.replace_schedule(before, *rest)
+
+
+def test_no_job_gives_way_to_one_that_a_paused_schedule_does_not_start(scheduler: Scheduler, store: Store) -> None:
+    schedule = minutely(scheduler, every=hourly(store), overlap="cancel_previous")
+    previous = schedule.trigger()
+    begin_again(store, schedule)
+
+    agenda(cast("Store", PausedMeanwhile(store, "clean"))).fire_due()
+
+    assert schedule.refresh().stage == "paused"
+    assert [job.id for job in scheduler.get_jobs()] == [previous.id]
+    assert previous.refresh().status is Status.WAITING
+
+
+class CutOff(Contended):
+    """A store that is lost before a job is canceled."""
+
+    def replace_schedule(self, *rest: Any) -> bool:
+        """Replace it."""
+        return self._real.replace_schedule(*rest)
+
+    def cancel(self, *_: Any) -> None:
+        """Fail."""
+        raise StoreUnavailable(self.url, "it is gone", "wait")
+
+
+def test_the_previous_job_gives_way_even_if_the_node_dies_just_then(scheduler: Scheduler, store: Store) -> None:
+    schedule = minutely(scheduler, every=hourly(store), overlap="cancel_previous")
+    previous = schedule.trigger()
+    begin_again(store, schedule)
+    agenda(cast("Store", CutOff(store, "clean"))).fire_due()
+    assert schedule.refresh().fired == 1
+
+    agenda(store).reconcile()
 
     assert previous.refresh().status is Status.CANCELED
     assert [job.status for job in scheduler.get_jobs()] == [Status.WAITING]

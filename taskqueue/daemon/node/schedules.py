@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
@@ -37,7 +38,10 @@ class ScheduleRunner:
         return self._breaker.call(self._fire_due)
 
     def reconcile(self) -> None:
-        """Repair schedules that await a job whose end they missed or that was removed, or whose clock was set back."""
+        """Repair schedules that await a job whose end they missed or that was removed, or whose clock was set back.
+
+        Also cancel the jobs that a leader did not live to cancel when it had started the next ones.
+        """
         self._breaker.call(self._reconcile)
 
     def _fire_due(self) -> datetime | None:
@@ -63,10 +67,15 @@ class ScheduleRunner:
         firing = fire(plan, self._known(plan), now)
         if firing is None:
             return
-        for id in firing.give_way:
+        if not self._store.replace_schedule(plan, firing.after, firing.jobs, now):  # it may start no job any more
+            return
+        _log(plan, firing)
+        self._cancel(plan, firing.give_way, now)
+
+    def _cancel(self, plan: NamedSchedule, give_way: Iterable[JobId], now: datetime) -> None:
+        """Cancel jobs of the schedule that its next job waits for."""
+        for id in give_way:
             self._store.cancel(id, f"schedule {plan.name} starts its next job", now)
-        if self._store.replace_schedule(plan, firing.after, firing.jobs, now):
-            _log(plan, firing)
 
     def _set_aside(self, plan: NamedSchedule, now: datetime) -> None:
         """Pause a schedule that cannot be read, so that it does not block others."""
@@ -91,6 +100,9 @@ class ScheduleRunner:
             raise contended
 
     def _reconcile_one(self, plan: NamedSchedule, awaited: Record | None, now: datetime) -> None:
+        if plan.overlap is Overlap.CANCEL_PREVIOUS:
+            known = self._known(plan)
+            self._cancel(plan, {id for job in known.values() for id in job.waiting_for if id in known}, now)
         sooner = brought_forward(plan, now)
         if sooner is not None:
             if self._store.replace_schedule(plan, sooner, [], now):
