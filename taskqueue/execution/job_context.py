@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, MutableMapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -164,6 +165,10 @@ class JobContext(ABC):
         if self.awaits is not None:
             return await self.awaits(coroutine, self._interrupts)
         return self._run_coroutine(coroutine)
+
+    def uninterrupted(self) -> AbstractContextManager[object]:
+        """Return a context in which no ``Interrupted`` is raised; without a worker nothing raises one."""
+        return nullcontext()
 
     def set_hooks(self, around_run: Callable[..., Any] | None, run_ended: Callable[..., Any] | None) -> None:
         """Run it within the hooks for all jobs; its threads get the context variables that the hooks set."""

@@ -51,15 +51,19 @@ class ShellJob(Job):
 
     def start(self) -> dict[str, Any]:
         """Run the command and return its exit code and output."""
-        command = _begun(self.data)
+        command: subprocess.Popen[bytes] | None = None
         try:
+            with self._running.uninterrupted():  # nobody would know of a command whose start was interrupted
+                command = _begun(self.data)
             stdout, stderr = listened_to(command, command.stdout, command.stderr)
             command.wait()
         except Interrupted:
-            _end(command)
+            if command is not None:
+                _end(command)
             raise
         finally:
-            _close(command)
+            if command is not None:
+                _close(command)
         if command.returncode != 0:
             raise CommandFailed(_said(command, stdout, stderr))
         return {"exit_code": command.returncode, "stdout": stdout, "stderr": stderr}

@@ -6,6 +6,7 @@ import logging
 import types
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from bson import ObjectId
@@ -127,6 +128,9 @@ class RunContext(Protocol):
 
     def complete(self, result: Any) -> Any:
         """Return the result of the job's code; a coroutine runs to its end."""
+
+    def uninterrupted(self) -> AbstractContextManager[object]:
+        """Return a context in which no ``Interrupted`` is raised; one that is due is raised at its end."""
 
     def progress(self, percent: float, message: str) -> None:
         """Report the progress of the job."""

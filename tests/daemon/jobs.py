@@ -36,9 +36,10 @@ from typing import Any
 
 import psutil
 
-from taskqueue import task
+from taskqueue import ShellJob, task
 from taskqueue.daemon.runtime import child_setup
 from taskqueue.daemon.runtime.child_process import IoPriority
+from taskqueue.execution import shell_job
 from taskqueue.model.job import Fail, Interrupted, Job, Retry, Snooze
 
 
@@ -717,6 +718,25 @@ def await_end(pid: int) -> None:
     """Wait until there is no such process, not even a dead one."""
     while Path(f"/proc/{pid}").exists():
         time.sleep(0.01)
+
+
+class SlowStart(ShellJob):
+    """Runs a command whose start is not over before the job is asked to end."""
+
+    def start(self) -> dict[str, Any]:
+        execute_child: Any = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+
+        def execute_slowly(*arguments: Any) -> None:
+            execute_child(*arguments)
+            while not self.stopping:
+                time.sleep(0.01)
+
+        shell_job._dying_with_us()  # it runs a program once
+        subprocess.Popen._execute_child = execute_slowly  # type: ignore[attr-defined]
+        try:
+            return super().start()
+        finally:
+            subprocess.Popen._execute_child = execute_child  # type: ignore[attr-defined]
 
 
 class Orphaning(Job):

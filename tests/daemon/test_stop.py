@@ -287,6 +287,19 @@ def test_a_command_ends_with_all_that_it_started(fifo: Callable[[str], Fifo], ho
         assert becomes_true(lambda: all(is_gone(pid) for pid in family))
 
 
+def test_a_command_is_asked_to_end_even_if_its_start_is_interrupted(fifo: Callable[[str], Fifo]) -> None:
+    runs = fifo("runs")
+    command = f"trap 'echo ended > {runs.path}; exit' TERM; echo started > {runs.path}; while :; do sleep 0.05; done"
+    with FakeNode(max_children=1) as fake_node:
+        run = fake_node.run("SlowStart", {"argv": command, "shell": True})
+        assert runs.hear().strip() == "started"
+
+        fake_node.tell(stop(run, "cancel"))
+
+        assert runs.hear().strip() == "ended"
+        assert fake_node.expect(Ended, run).outcome == "Canceled"
+
+
 def test_a_command_that_signals_its_process_group_spares_its_worker() -> None:
     with FakeNode(max_children=1) as fake_node:
         run = fake_node.run("taskqueue:ShellJob", {"argv": ["bash", "-c", "trap 'kill 0' EXIT; exit 0"]})

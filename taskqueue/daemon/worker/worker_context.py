@@ -13,7 +13,7 @@ from taskqueue.daemon.protocol.codec import encode
 from taskqueue.daemon.protocol.messages import POSITION_EVERY, PROGRESS_EVERY, Logged, Progressed, Started, WaitsFor
 from taskqueue.daemon.protocol.shared_memory import Entry, ProgressEntry, WorkerPage
 from taskqueue.daemon.runtime.child_process import boottime
-from taskqueue.daemon.worker.interrupts import StopRequests
+from taskqueue.daemon.worker.interrupts import Shield, StopRequests
 from taskqueue.execution.job_context import JobContext
 from taskqueue.execution.line_keeper import attach, capture_structlog, keep_begun_output
 from taskqueue.execution.run import Run
@@ -113,6 +113,10 @@ class WorkerContext(JobContext):
     def scheduler(self) -> Any:
         """Return a ``Scheduler`` on the job's store; the worker opens one when it is first used."""
         return self._open_scheduler()
+
+    def uninterrupted(self) -> Shield:
+        """Return the context in which interrupts wait until it is left."""
+        return self._shield
 
     def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return self._open_event_loop().run_job(f"{self.run.job} {self.run.id}", coroutine, self._interrupts)
