@@ -9,6 +9,7 @@ import asyncio
 import contextvars
 import logging
 import time
+import traceback
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -17,6 +18,7 @@ from typing import Any
 from taskqueue.execution.executor import came_up_after
 from taskqueue.execution.job_context import Interrupts
 from taskqueue.model.job import Interrupted, JobTimeout
+from taskqueue.model.log_fields import CURRENT
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +83,10 @@ class EventLoop:
             except RuntimeError:
                 if task.done() or self._loop.is_closed() or has_running_loop():
                     raise
+            except SystemExit as error:
+                if task.done() or not _is_of_earlier_run(error):
+                    raise
+                log.warning("ignored SystemExit(%s) of a callback that an earlier job left in the event loop", error)
 
     def _open(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -138,6 +144,16 @@ class EventLoop:
             self._loop.close()
         if exited is not None:
             raise exited
+
+
+def _is_of_earlier_run(error: SystemExit) -> bool:
+    """Return whether a callback of the loop raised it that another run than the current one has scheduled."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        handle: Any = frame.f_locals.get("self")
+        if isinstance(handle, asyncio.Handle):
+            context: Any = handle._context  # type: ignore[attr-defined]  # noqa: SLF001 - only this tells whose it is
+            return context.get(CURRENT) is not CURRENT.get()
+    return False
 
 
 def has_running_loop() -> bool:

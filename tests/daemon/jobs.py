@@ -947,6 +947,8 @@ class Stopping(Job):
             loop.call_soon(loop.stop)
         elif self.data == "later":
             loop.call_later(0.01, loop.stop)
+        elif self.data == "exits later":
+            loop.call_later(0.01, sys.exit, 3)
         else:
             await asyncio.sleep(0.05)
         return os.getpid()

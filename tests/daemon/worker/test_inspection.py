@@ -333,7 +333,7 @@ def test_a_plain_job_finds_an_event_loop_whatever_one_before_did(what: str) -> N
         assert [fake_node.result(fake_node.run("Looped", name)) for name in (what, None)] == [True, True]
 
 
-@pytest.mark.parametrize("what", ["now", "soon", "later"])
+@pytest.mark.parametrize("what", ["now", "soon", "later", "exits later"])
 def test_a_job_that_stops_its_event_loop_ends_no_other_job(what: str) -> None:
     with FakeNode(max_children=1) as fake_node:
         first = fake_node.result(fake_node.run("Stopping", what))
