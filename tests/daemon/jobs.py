@@ -573,6 +573,8 @@ class Leaving(Job):
             self.kept.append(os.open("/dev/null", os.O_RDONLY))
         for _ in range(what.get("threads", 0)):
             threading.Thread(target=threading.Event().wait, daemon=True).start()
+        if "spins" in what:
+            threading.Thread(target=_spin, name="spins", daemon=True).start()
         if "command" in what:
             self.kept.append(subprocess.Popen(what["command"]))
         if "folder" in what:
@@ -595,6 +597,18 @@ class Leaving(Job):
         if "fails" in what:
             raise ValueError("as asked")
         return found
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+def arm_timer(seconds: int) -> None:
+    """Have the C library end this process by SIGALRM after that time."""
+    library, timer = ctypes.CDLL(None), ctypes.c_void_p()
+    assert library.timer_create(time.CLOCK_MONOTONIC, None, ctypes.byref(timer)) == 0
+    assert library.timer_settime(timer, 0, (ctypes.c_long * 4)(0, 0, seconds, 0), None) == 0
 
 
 class LoggingInThreads(Job):
@@ -757,7 +771,9 @@ class Changing(Job):
         what = self.data
         if what == "to fail":
             raise OSError("the network is unreachable")
-        if os.geteuid() != 0:
+        if what == "timers":
+            arm_timer(3600)
+        elif os.geteuid() != 0:
             assert ctypes.CDLL(None).unshare(0x10000000) == 0, "CLONE_NEWUSER"
         elif what == "user":
             os.setuid(65534)

@@ -23,12 +23,14 @@ from dataclasses import dataclass, field
 from taskqueue.daemon.runtime import child_process, child_setup
 from taskqueue.daemon.runtime.child_process import CHILDREN_FOR
 from taskqueue.daemon.worker.process_attributes import (
+    ArmedDump,
     CurrentLoop,
     InterpreterSettings,
     ProcessAttributes,
     StandardStreams,
     own_decimal_context,
 )
+from taskqueue.daemon.worker.stack_dump import OWN_THREADS
 from taskqueue.store.sqlite.files import lock_holder
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,12 @@ DESCRIPTORS = 100
 
 THREADS = 50
 """Threads that the jobs of one worker may leave running."""
+
+NAMED = 3
+"""The most threads that a reason names."""
+
+IDLE_COUNTS_FROM = 0.5
+"""The fewest seconds without a run in which the use of processors is measured."""
 
 LOOKS_EVERY = 1.0
 """Seconds between two inspections of a worker that always has another run."""
@@ -53,22 +61,26 @@ class Inspection:
         self._signal_pipe = signal_pipe
         self._attributes = ProcessAttributes()
         self._streams = StandardStreams()
+        self._dump = ArmedDump()
         self.settings = InterpreterSettings()
         self._loops = CurrentLoop()
         self._loops.set_back()  # of the bootstrap file
         self._lowest = self._lowest_free()
         self._open_before = self._open = _count_descriptors()
-        self._threads_before = threading.active_count()
+        self._threads_before = frozenset(threading.enumerate())
         self._left = LeftProcesses()
         self.look_again_after: float | None = None
         """The seconds after which to inspect again without another run; None for never."""
         self._looked_at = time.monotonic()
+        self._idle_for = self._used_idly = 0.0
 
     def after_run(self, job: str, *, has_failed: bool = False) -> str:
         """Return why the worker must be replaced after a run of ``job``; empty if it need not.
 
         A run that failed may have failed because of what another one left, which is checked at once.
         """
+        if self._dump.set_back():
+            _log(["armed dump of tracebacks"], job)
         lowest = self._lowest_free()
         is_due = lowest < 0 or time.monotonic() - self._looked_at > LOOKS_EVERY
         if is_due or has_failed or os.geteuid() != self._attributes.user:
@@ -94,7 +106,7 @@ class Inspection:
             changed.append("wakeup descriptor")
         if changed:
             _log(changed, job)
-        threads = threading.active_count() - self._threads_before
+        threads = threading.active_count() - len(self._threads_before)
         if threads > THREADS:
             return f"{threads} threads were left behind"
         return for_good or self._of_descriptors() or self._of_children()
@@ -111,15 +123,43 @@ class Inspection:
 
     @contextmanager
     def keeping_settings(self) -> Iterator[None]:
-        """Keep the settings and streams that the block sets: modules set them for good when they are imported."""
+        """Keep settings, streams and timers that the block sets: modules set them for good when they are imported."""
         before, were_changed = self.settings.present(), self._streams.have_changed()
+        timers, was_armed = self._attributes.posix_timers(), self._dump.is_armed
         try:
             yield
         finally:
+            self._dump.is_armed = was_armed
             self.settings.adopt(before)
+            self._attributes.adopt_timers(timers)
             if not were_changed and self._streams.have_changed():
                 with suppress(OSError):  # the module has closed a descriptor: the next look opens it again
                     self._streams.adopt()
+
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """Measure what threads that jobs have left use while the block waits for the next run."""
+        begun_at, before = time.monotonic(), _demand() if self._left_threads() else None
+        yield
+        seconds = time.monotonic() - begun_at
+        if before is not None and seconds >= IDLE_COUNTS_FROM:  # in less, the next run would feel the measuring
+            self._idle_for += seconds
+            self._used_idly += _demand() - before
+
+    def of_threads(self) -> str:
+        """Return which threads keep a processor busy, after ``CHILDREN_FOR`` without a run; empty if there are none."""
+        if self._idle_for < CHILDREN_FOR:
+            return ""
+        is_busy = self._used_idly > self._idle_for / 2
+        self._idle_for = self._used_idly = 0.0
+        names = ", ".join(self._left_threads()[:NAMED])
+        return f"a thread that was left behind keeps a processor busy: {names}" if is_busy and names else ""
+
+    def _left_threads(self) -> list[str]:
+        if threading.active_count() == len(self._threads_before):
+            return []
+        left = [thread.name for thread in threading.enumerate() if thread not in self._threads_before]
+        return [name for name in left if name not in OWN_THREADS]
 
     def look_at_shared(self) -> str:
         """Return why a worker in which jobs run at once must be replaced; empty if it need not. Reset nothing."""
@@ -187,6 +227,17 @@ class LeftProcesses:
 
 def _log(changed: Sequence[str], job: str) -> None:
     log.info("restored what a job had changed for the jobs after it: %s: %s", " and ".join(changed), job)
+
+
+def _demand() -> float:
+    """Return the seconds for which threads of this process have used a processor or have waited for one."""
+    used = 0
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError, ValueError):  # it has ended; few kernels do not show this
+            with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
+                running, waiting, _ = map(int, file.read().split())
+            used += running + waiting
+    return used / 1e9
 
 
 def _count_descriptors() -> int:

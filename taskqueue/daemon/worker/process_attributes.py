@@ -6,6 +6,7 @@ Environment variables stay as they are: modules set them for good when they are 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import fcntl
 import gc
 import io
@@ -20,7 +21,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import copy_context
-from functools import partial
+from functools import partial, wraps
 from operator import attrgetter, itemgetter
 from typing import Any, TypeGuard
 
@@ -66,6 +67,7 @@ _FOR_GOOD = {
     "CapAmb": "capabilities",
     "NoNewPrivs": "no_new_privs",
     "Seccomp": "seccomp filter",
+    "posix_timers": "POSIX timers",
 }
 """Attributes that a worker cannot set back, or only with rights that it may have lost, in words."""
 
@@ -184,6 +186,11 @@ class ProcessAttributes:
         """Takes the lines of these attributes from the status, in which each has its place for good."""
         self._limits_file = os.open("/proc/self/limits", os.O_RDONLY | os.O_CLOEXEC)
         self._oom_file = _opened("/proc/self/oom_score_adj")
+        self._timers_file = (
+            os.open("/proc/self/timers", os.O_RDONLY | os.O_CLOEXEC) if os.path.exists("/proc/self/timers") else None
+        )
+        self._own_timers: frozenset[bytes] = frozenset()
+        self._own_timers = self.posix_timers()
         self._namespaces = _namespaces()
         self._limits = [(number, resource.getrlimit(number)) for number in LIMITS]
         self._folder = _present_folder()
@@ -225,6 +232,17 @@ class ProcessAttributes:
         limits = [LIMITS[number] for number, limit in self._limits if resource.getrlimit(number) != limit]
         return [*changed, *limits, *(_handler_of(number) for number, _ in self._changed_handlers())]
 
+    def posix_timers(self) -> frozenset[bytes]:
+        """Return the timers of ``timer_create`` that jobs have left, whose signals may end the process."""
+        if self._timers_file is None:
+            return frozenset()
+        lines = os.pread(self._timers_file, 65536, 0).split(b"\n")
+        return frozenset(line for line in lines if line.startswith(b"ID:")) - self._own_timers
+
+    def adopt_timers(self, before: frozenset[bytes]) -> None:
+        """Make later runs keep the timers that have come since ``before``."""
+        self._own_timers |= self.posix_timers() - before
+
     def left_namespace(self) -> str:
         """Return in words which namespace was left (``unshare``, ``setns``); empty if none was.
 
@@ -250,6 +268,7 @@ class ProcessAttributes:
         present["io_priority"] = self._io_priority.present()
         times = map(signal.getitimer, _TIMERS)
         present["timers"] = next(times) > _NO_TIME, next(times) > _NO_TIME, next(times) > _NO_TIME
+        present["posix_timers"] = self.posix_timers()
         present["handlers"] = tuple(map(_plain_handler, self._caught))
         return present
 
@@ -302,6 +321,31 @@ class ProcessAttributes:
         for number, handler in self._handlers.items():
             if handler is not None and signal.getsignal(number) != handler:
                 yield number, handler
+
+
+class ArmedDump:
+    """Knows whether a job has armed ``faulthandler.dump_traceback_later``, which may end the process.
+
+    Nothing shows whether it is armed, and canceling one that was armed before the fork of this process never returns.
+    """
+
+    def __init__(self) -> None:
+        self.is_armed = False
+        arm = faulthandler.dump_traceback_later
+
+        @wraps(arm)
+        def noted(*arguments: Any, **named: Any) -> None:
+            arm(*arguments, **named)
+            self.is_armed = True
+
+        faulthandler.dump_traceback_later = noted
+
+    def set_back(self) -> bool:
+        """Cancel it if a job has armed it; return whether one had."""
+        was_armed, self.is_armed = self.is_armed, False
+        if was_armed:
+            faulthandler.cancel_dump_traceback_later()
+        return was_armed
 
 
 class StandardStreams:

@@ -167,7 +167,9 @@ class Worker:
             os.sched_yield()  # the manager, which hands on the end of the last run, often waits for this processor
             self._interrupts.look()
             self._inspect()
-            payload = self._channel.wait(self._inspection.look_again_after, wake_on=self._interrupts.wake_up)
+            with self._inspection.idle():
+                payload = self._channel.wait(self._inspection.look_again_after, wake_on=self._interrupts.wake_up)
+            self._replace_if(self._inspection.of_threads())
         return None if payload is None else decode(payload)
 
     def _check_received(self, received: int, given: int) -> None:
@@ -179,10 +181,13 @@ class Worker:
         """Reset the changes of the last run to the worker, and ask to be replaced if that is impossible."""
         child_process.title("worker idle")
         if self._last_run is not None and not self._to_be_replaced:
-            reason = self._inspection.look(self._last_run.id)
-            if reason:
-                self._request_replacement(reason)
-                self._flush()
+            self._replace_if(self._inspection.look(self._last_run.id))
+
+    def _replace_if(self, reason: str) -> None:
+        """Ask to be replaced if there is a reason for it, between two runs."""
+        if reason and self._last_run is not None and not self._to_be_replaced:
+            self._request_replacement(reason)
+            self._flush()
 
     def _handle_run(self, run: Run, hooks: RunHooks | None = None) -> None:
         """Execute the run, unless the manager has revoked it."""

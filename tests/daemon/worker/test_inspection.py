@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from taskqueue import Scheduler, Status
 from taskqueue.daemon.protocol.messages import Ended, Message, RunsHandedBack, WorkerChanged
 from taskqueue.daemon.runtime.child_process import CHILDREN_FOR
 from taskqueue.daemon.worker import process_attributes
@@ -16,6 +18,7 @@ from taskqueue.daemon.worker.inspection import DESCRIPTORS, THREADS, LeftProcess
 from taskqueue.execution.run import Run
 from taskqueue.store.open import open_store
 from tests.daemon.fake_node import FakeNode
+from tests.nodes import LIMIT, node
 from tests.store.records import a_record
 
 
@@ -79,6 +82,40 @@ def test_a_worker_in_which_jobs_left_many_threads_is_replaced() -> None:
 
         told = fake_node.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
         assert (told.reason, told.job) == (f"{THREADS + 1} threads were left behind", run.id)
+
+
+def test_a_worker_in_which_a_thread_keeps_a_processor_busy_is_replaced_and_the_thread_named() -> None:
+    with FakeNode(max_children=1) as fake_node:
+        _, ended = leave(fake_node, {"spins": True})
+        time.sleep(CHILDREN_FOR + 1)
+        assert fake_node.result(fake_node.run("Echo"))["pid"] != ended.pid
+
+        told = fake_node.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
+        assert told.reason == "a thread that was left behind keeps a processor busy: spins"
+
+
+def test_a_dump_of_tracebacks_that_a_job_has_armed_ends_no_later_job(tmp_path: Path) -> None:
+    (tmp_path / "dumping.py").write_text(
+        "import faulthandler, os, time\nfrom taskqueue import Job\n"
+        "class Arms(Job):\n    def start(self):\n        faulthandler.dump_traceback_later(1, exit=True)\n"
+        "class Lasts(Job):\n    def start(self):\n        time.sleep(2)\n        return self.attempt\n"
+    )
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with node(url, tmp_path, "--max-children", "1"), Scheduler(url) as scheduler:
+        jobs = [scheduler.add_job("dumping:Arms"), scheduler.add_job("dumping:Lasts")]
+        scheduler.wait_for(jobs, timeout=LIMIT)
+
+        assert (jobs[0].status, jobs[1].result) == (Status.DONE, 1)
+
+
+def test_a_timer_that_a_module_sets_when_it_is_imported_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "timed.py").write_text(
+        "import os\nfrom taskqueue import Job\nfrom tests.daemon.jobs import arm_timer\narm_timer(3600)\n"
+        "class Timed(Job):\n    def start(self):\n        return os.getpid()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with FakeNode(max_children=1) as fake_node:
+        assert len({fake_node.result(fake_node.run("timed:Timed")) for _ in range(3)}) == 1
 
 
 def test_a_process_that_outlives_its_job_for_long_ends_with_its_worker() -> None:
@@ -288,7 +325,7 @@ def test_a_module_that_changes_descriptors_when_it_is_imported_harms_no_run(
 
 @pytest.mark.parametrize(
     "what",
-    ["user", "effective user", "effective group", "root folder", "process group", "new privileges"],
+    ["user", "effective user", "effective group", "root folder", "process group", "new privileges", "timers"],
 )
 def test_a_worker_is_replaced_if_a_job_changed_its_rights_or_its_root(what: str) -> None:
     with FakeNode(max_children=1) as fake_node:
