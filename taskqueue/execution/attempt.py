@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from types import CoroutineType
@@ -161,18 +162,22 @@ def call_hooks(ran: Ran, status: Status, context: JobContext, interrupts: Interr
 
 
 async def await_hooks(ran: Ran, status: Status, context: JobContext, interrupts: Interrupts) -> None:
-    """Call the hooks for an accepted outcome that led to ``status``; their errors are logged and change nothing."""
-    for hook in _every_hook(ran, status, context):
-        try:
-            with interrupts:
-                called = hook()
-                if type(called) is CoroutineType:
-                    await context.run_coroutine(called)
-        except Exception:
-            log.exception("a hook failed after its job had ended; the outcome is unchanged: %s", hook)
-        except BaseException as error:
-            log.error("a hook was interrupted; the outcome is unchanged: %s (%s)", hook, brief(error))
-            return
+    """Call the hooks for an accepted outcome that led to ``status``; their errors are logged and change nothing.
+
+    They are called in the run's scope of Sentry, so that what they and this function log has its tags.
+    """
+    with nullcontext() if context.sentry is None else context.sentry.entered():
+        for hook in _every_hook(ran, status, context):
+            try:
+                with interrupts:
+                    called = hook()
+                    if type(called) is CoroutineType:
+                        await context.run_coroutine(called)
+            except Exception:
+                log.exception("a hook failed after its job had ended; the outcome is unchanged: %s", hook)
+            except BaseException as error:
+                log.error("a hook was interrupted; the outcome is unchanged: %s (%s)", hook, brief(error))
+                return
 
 
 def _every_hook(ran: Ran, status: Status, context: JobContext) -> Iterator[Callable[[], Any]]:

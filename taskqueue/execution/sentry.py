@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 from taskqueue.execution.executor import Ran, exception_of
@@ -45,19 +45,23 @@ class SentryScope:
         """Leave the scope, at the end of the run."""
         self._entered.close()
 
+    def entered(self) -> AbstractContextManager[object]:
+        """Return the scope as a context, for the hooks after the run."""
+        scope: AbstractContextManager[object] = self._sdk.scope.use_isolation_scope(self._scope)
+        return scope
+
     def report(self, ran: Ran, status: Status) -> None:
-        """Report a failure after which the job is not retried; its outcome has been stored."""
+        """Report a failure after which the job is not retried; called in its scope when its outcome has been stored."""
         is_last = isinstance(ran.outcome, outcomes.GivenUp) or self._context.is_last_attempt
         if not may_report(ran) or not (status.is_final or (self._context.course is not None and is_last)):
             return
         error = exception_of(ran) if ran.error is None else ran.error
-        with self._sdk.scope.use_isolation_scope(self._scope):
-            event, hint = self._sdk.utils.event_from_exception(
-                error,
-                client_options=self._sdk.get_client().options,
-                mechanism={"type": "taskqueue", "handled": False},
-            )
-            self._sdk.capture_event(event, hint=hint)
+        event, hint = self._sdk.utils.event_from_exception(
+            error,
+            client_options=self._sdk.get_client().options,
+            mechanism={"type": "taskqueue", "handled": False},
+        )
+        self._sdk.capture_event(event, hint=hint)
 
 
 def may_report(ran: Ran) -> bool:

@@ -83,6 +83,22 @@ class AtOnce(Job):
         raise OSError(f"order {self.data} is lost")
 
 
+class Told(Job):
+    def start(self):
+        raise Fail("no such order")
+
+    def on_last_failure(self, error):
+        logging.getLogger("parcels").error("the customer must be told")
+        raise LookupError("no address")
+
+
+class ToldAtOnce(Told):
+    options = {"concurrency": 10}
+
+    async def start(self):
+        raise Fail("no such order")
+
+
 class Fine(Job):
     def start(self):
         return sentry_sdk.get_isolation_scope()._tags["job"]
@@ -159,6 +175,7 @@ def test_a_job_that_has_failed_for_good_is_reported_once(
         order.wait(LIMIT)
         fine = scheduler.add_job("shop:Fine")
         fine.wait(LIMIT)
+        receiver.heed(1)
     [event] = receiver.events
 
     [error] = event["exception"]["values"]
@@ -188,6 +205,7 @@ def test_what_a_job_declares_decides_which_failure_is_the_last(
     with a_node(tmp_path, receiver):
         jobs = [scheduler.add_job(f"shop:{name}") for name in ("Once", "Picky", "Slow", "Known")]
         scheduler.wait_for(jobs, timeout=LIMIT)
+        receiver.heed(3)  # a stop of the node interrupts hooks
     assert [event for event in receiver.events if "tags" not in event] == []  # of no job
     errors = {event["tags"]["job"]: event["exception"]["values"][-1]["type"] for event in receiver.events}
 
@@ -217,6 +235,18 @@ def test_an_event_of_a_job_itself_has_its_tags(scheduler: Scheduler, tmp_path: P
 
     assert event["logentry"]["message"] == "no label"
     assert event["tags"]["job_id"] == str(job.id)
+
+
+def test_what_the_hooks_of_a_job_report_has_its_tags(scheduler: Scheduler, tmp_path: Path, receiver: Receiver) -> None:
+    with a_node(tmp_path, receiver):
+        jobs = [scheduler.add_job("shop:Told"), scheduler.add_job("shop:ToldAtOnce")]
+        scheduler.wait_for(jobs, timeout=LIMIT)
+        events = receiver.heed(6)
+
+    told = [(event["tags"]["job_id"], event["logentry"]["message"]) for event in events if "logentry" in event]
+    assert sorted(id for id, _ in told) == sorted(2 * [str(job.id) for job in jobs])
+    assert [text for _, text in told].count("the customer must be told") == 2
+    assert {event["tags"]["job_id"] for event in events if "logentry" not in event} == {str(job.id) for job in jobs}
 
 
 CALLER = """
