@@ -72,6 +72,12 @@ _NO_ARGUMENTS: Mapping[str | None, str] = {
 """For commands that take no more arguments: what the caller of one with an argument probably meant."""
 
 
+_NO_MEMORY = (
+    "out of memory: allow this process more (MemoryMax= of its unit, the limit of its container, ulimit -v); "
+    "no acknowledged job is lost"
+)
+
+
 def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
     """Run the command line and return its exit code; print an error in one line, without a traceback."""
     output.accept_every_character()
@@ -134,6 +140,8 @@ def _run(command: click.Command, name: str, arguments: Sequence[str] | None) -> 
         return _complain(name, _wording(error), Exit.CONFIG if _is_value(error) else Exit.USAGE)
     except TaskqueueError as error:
         return complain(name, error)
+    except MemoryError:
+        return _complain(name, _NO_MEMORY, Exit.ERROR)
     except (click.Abort, KeyboardInterrupt):
         # Python notes an interrupt of `exec`, which makes dataclasses, and with `python -m` dies of it at the end, also
         # if it was handled since. The next `exec` removes the note.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +13,7 @@ from taskqueue.model.record import Cause, Status
 from taskqueue.store import Store
 from tests.cli import records
 from tests.cli.conftest import Answer
+from tests.nodes import LIMIT
 
 Taskqueue = Callable[..., Answer]
 WAITING, CANCELED, UNKNOWN = "65f0" * 6, "65f1" * 6, "65f2" * 6
@@ -40,3 +43,29 @@ def test_each_reason_leads_to_a_code_of_its_own(
 
 def test_no_two_reasons_share_a_code() -> None:
     assert len(Exit.__members__) == len({int(code) for code in Exit}) == len({code.meaning for code in Exit})
+
+
+SHORT_OF_MEMORY = """
+import resource
+import sys
+from pathlib import Path
+
+from taskqueue.cli.main import main
+
+arguments = ["list", "--json", "--url", sys.argv[1]]
+assert main(arguments) == 0
+mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (mapped + 1_000_000,) * 2)
+sys.exit(main(arguments))
+"""
+
+
+def test_a_lack_of_memory_is_named_in_one_line(store: Store) -> None:
+    store.add([records.record(data=f'"{"x" * 900_000}"') for _ in range(40)])
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT_OF_MEMORY, store.url], capture_output=True, text=True, timeout=LIMIT
+    )
+
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith("taskqueue: out of memory: allow this process more")
