@@ -72,6 +72,8 @@ class Inspection:
         self.look_again_after: float | None = None
         """The seconds after which to inspect again without another run; None for never."""
         self._looked_at = time.monotonic()
+        self.has_left_threads = False
+        """Whether there are more threads than before the first run."""
         self._idle_for = self._used_idly = 0.0
 
     def after_run(self, job: str, *, has_failed: bool = False) -> str:
@@ -79,7 +81,8 @@ class Inspection:
 
         A run that failed may have failed because of what another one left, which is checked at once.
         """
-        if self._dump.set_back():
+        if self._dump.is_armed:
+            self._dump.set_back()
             _log(["armed dump of tracebacks"], job)
         lowest = self._lowest_free()
         is_due = lowest < 0 or time.monotonic() - self._looked_at > LOOKS_EVERY
@@ -107,6 +110,7 @@ class Inspection:
         if changed:
             _log(changed, job)
         threads = threading.active_count() - len(self._threads_before)
+        self.has_left_threads = threads > 0
         if threads > THREADS:
             return f"{threads} threads were left behind"
         return for_good or self._of_descriptors() or self._of_children()

@@ -40,6 +40,7 @@ LIMITS: Mapping[int, str] = {
 
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _NO_TIME = (0.0, 0.0)
+_NO_TIMERS: frozenset[bytes] = frozenset()
 
 _NAMESPACES = {
     "cgroup": "cgroup namespace",
@@ -235,7 +236,7 @@ class ProcessAttributes:
     def posix_timers(self) -> frozenset[bytes]:
         """Return the timers of ``timer_create`` that jobs have left, whose signals may end the process."""
         if self._timers_file is None:
-            return frozenset()
+            return _NO_TIMERS
         lines = os.pread(self._timers_file, 65536, 0).split(b"\n")
         return frozenset(line for line in lines if line.startswith(b"ID:")) - self._own_timers
 
@@ -268,7 +269,8 @@ class ProcessAttributes:
         present["io_priority"] = self._io_priority.present()
         times = map(signal.getitimer, _TIMERS)
         present["timers"] = next(times) > _NO_TIME, next(times) > _NO_TIME, next(times) > _NO_TIME
-        present["posix_timers"] = self.posix_timers()
+        has_timers = self._timers_file is not None and os.pread(self._timers_file, 1, 0)
+        present["posix_timers"] = self.posix_timers() if has_timers else _NO_TIMERS
         present["handlers"] = tuple(map(_plain_handler, self._caught))
         return present
 
@@ -340,12 +342,10 @@ class ArmedDump:
 
         faulthandler.dump_traceback_later = noted
 
-    def set_back(self) -> bool:
-        """Cancel it if a job has armed it; return whether one had."""
-        was_armed, self.is_armed = self.is_armed, False
-        if was_armed:
-            faulthandler.cancel_dump_traceback_later()
-        return was_armed
+    def set_back(self) -> None:
+        """Cancel it; a job must have armed it."""
+        self.is_armed = False
+        faulthandler.cancel_dump_traceback_later()
 
 
 class StandardStreams:

@@ -8,6 +8,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -167,9 +168,11 @@ class Worker:
             os.sched_yield()  # the manager, which hands on the end of the last run, often waits for this processor
             self._interrupts.look()
             self._inspect()
-            with self._inspection.idle():
+            may_be_busy = self._inspection.has_left_threads
+            with self._inspection.idle() if may_be_busy else nullcontext():
                 payload = self._channel.wait(self._inspection.look_again_after, wake_on=self._interrupts.wake_up)
-            self._replace_if(self._inspection.of_threads())
+            if may_be_busy and (reason := self._inspection.of_threads()):
+                self._replace(reason)
         return None if payload is None else decode(payload)
 
     def _check_received(self, received: int, given: int) -> None:
@@ -181,11 +184,13 @@ class Worker:
         """Reset the changes of the last run to the worker, and ask to be replaced if that is impossible."""
         child_process.title("worker idle")
         if self._last_run is not None and not self._to_be_replaced:
-            self._replace_if(self._inspection.look(self._last_run.id))
+            reason = self._inspection.look(self._last_run.id)
+            if reason:
+                self._replace(reason)
 
-    def _replace_if(self, reason: str) -> None:
-        """Ask to be replaced if there is a reason for it, between two runs."""
-        if reason and self._last_run is not None and not self._to_be_replaced:
+    def _replace(self, reason: str) -> None:
+        """Ask to be replaced, between two runs."""
+        if self._last_run is not None and not self._to_be_replaced:
             self._request_replacement(reason)
             self._flush()
 
