@@ -28,25 +28,21 @@ _CLASS = r"[^\W\d]\w*(\.[^\W\d]\w*)*\.[A-Z]\w*"
 """Matches a class path that was written with dots alone."""
 
 
-def pause(store: Store, queue: str | None, reason: str, by: str | None) -> Control:
-    """Pause the queue, or with None every queue, and return the pause; an earlier pause keeps its time."""
-    name = EVERY_QUEUE if queue is None else _queue(queue)
-    return _set_once(store, Kind.PAUSE, name, reason, by)
+def set_once(store: Store, kind: Kind, name: str | None, reason: str, by: str | None) -> Control:
+    """Pause a queue, or drain a node, running or not, and return the control; one that is set keeps its time.
+
+    The name None is every queue.
+    """
+    new = _control(store.now(), kind, _checked(kind, name), reason, by)
+    since = next((control.since for control in in_force(store, kind) if control.name == new.name), new.since)
+    control = replace(new, since=since)
+    store.set_control(control)
+    return control
 
 
-def resume(store: Store, queue: str | None) -> bool:
-    """Lift the pause of the queue, or of all queues if it is None; return whether there was one."""
-    return store.clear_control(Kind.PAUSE, EVERY_QUEUE if queue is None else _queue(queue))
-
-
-def drain(store: Store, node: str, reason: str, by: str | None) -> Control:
-    """Drain the node of this name, running or not."""
-    return _set_once(store, Kind.DRAIN, _node(node), reason, by)
-
-
-def undrain(store: Store, node: str) -> bool:
-    """End the drain of the node; return whether it was drained."""
-    return store.clear_control(Kind.DRAIN, _node(node))
+def clear(store: Store, kind: Kind, name: str | None) -> bool:
+    """Clear a pause or a drain, and return whether there was one; the name None is every queue."""
+    return store.clear_control(kind, _checked(kind, name))
 
 
 def set_limit(store: Store, name: Any, limit: Any, reason: str, by: str | None) -> Control:
@@ -104,15 +100,6 @@ def running_of(control: Control) -> Query:
     return And((RUNNING, Compare(field, Operator.EQ, control.name)))
 
 
-def _set_once(store: Store, kind: Kind, name: str, reason: str, by: str | None) -> Control:
-    """Set a control, and return it; a control that is set already keeps its time."""
-    new = _control(store.now(), kind, name, reason, by)
-    since = next((control.since for control in in_force(store, kind) if control.name == name), new.since)
-    control = replace(new, since=since)
-    store.set_control(control)
-    return control
-
-
 def _control(now: datetime, kind: Kind, name: str, reason: str, by: str | None) -> Control:
     author = clipped(str(by or user_and_host()))
     return Control(kind=kind, name=name, since=now, by=author, reason=clipped(str(reason)))
@@ -133,13 +120,10 @@ def user() -> str:
         return f"uid {os.getuid()}"
 
 
-def _queue(name: Any) -> str:
-    checked: str = value_of("queue", name)
-    return checked
-
-
-def _node(name: Any) -> str:
-    checked: str = named("node", name, validators.node)
+def _checked(kind: Kind, name: str | None) -> str:
+    if kind is Kind.PAUSE and name is None:
+        return EVERY_QUEUE
+    checked: str = named("node", name, validators.node) if kind is Kind.DRAIN else value_of("queue", name)
     return checked
 
 

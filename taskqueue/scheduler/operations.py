@@ -192,11 +192,7 @@ class DeclaredOperations:
         default is the user and host of this process. Schedules continue, and jobs are still added and become due: they
         wait.
         """
-        self._connections.refuse_if_immediate("pause()")
-        seconds = timeout_of("wait", wait)
-        paused = controls.pause(self._connections.store, queue, reason, by)
-        if wait is not None:
-            controls.until_idle(self._connections.store, paused, seconds)
+        self._set(Kind.PAUSE, queue, reason, by, wait)
 
     @Declaration(
         target=Target.QUEUE,
@@ -213,7 +209,7 @@ class DeclaredOperations:
 
         Jobs of a queue start when neither its own pause nor the pause of all queues is active.
         """
-        return controls.resume(self._connections.store, queue)
+        return controls.clear(self._connections.store, Kind.PAUSE, queue)
 
     @Declaration(
         target=Target.NODE,
@@ -234,11 +230,7 @@ class DeclaredOperations:
         Its running jobs continue; jobs that it has claimed but not started go to other nodes. If ``wait`` is given,
         seconds or ``"5m"``, block for up to that long until no job is running there; raises ``WaitTimeout``.
         """
-        self._connections.refuse_if_immediate("drain()")
-        seconds = timeout_of("wait", wait)
-        drained = controls.drain(self._connections.store, node, reason, by)
-        if wait is not None:
-            controls.until_idle(self._connections.store, drained, seconds)
+        self._set(Kind.DRAIN, node, reason, by, wait)
 
     @Declaration(
         target=Target.NODE,
@@ -249,7 +241,7 @@ class DeclaredOperations:
     )
     def undrain(self, node: str) -> bool:
         """Allow the node to start jobs again, and return whether it was drained."""
-        return controls.undrain(self._connections.store, node)
+        return controls.clear(self._connections.store, Kind.DRAIN, node)
 
     @Declaration(
         target=Target.FAILURE,
@@ -346,6 +338,14 @@ class DeclaredOperations:
         from taskqueue.scheduler import releases
 
         return releases.unmark(self._connections.store, release)
+
+    def _set(self, kind: Kind, name: str | None, reason: str, by: str | None, wait: Duration | None) -> None:
+        """Set a pause or a drain, and wait up to ``wait`` until it affects no running job."""
+        self._connections.refuse_if_immediate(f"{kind.value}()")
+        seconds = timeout_of("wait", wait)
+        control = controls.set_once(self._connections.store, kind, name, reason, by)
+        if wait is not None:
+            controls.until_idle(self._connections.store, control, seconds)
 
 
 OPERATIONS: Mapping[str, AnyOperation] = {

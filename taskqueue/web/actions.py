@@ -48,6 +48,9 @@ MOST_AT_ONCE = 1000
 STARTABLE: Mapping[str, Any] = {"status": int(Status.POSTPONED), "waiting_for": {"$exists": False}}
 """Jobs that wait for a time only, such as a pause before they are tried again."""
 
+ONLY: Mapping[str, Mapping[str, Any]] = {"give-up": WAITS_AGAIN, "start-now": STARTABLE}
+"""The queries of actions that concern only some of the matching jobs."""
+
 FOLLOWED_AT_ONCE = 200
 """How many jobs have their children and dependents read at once; a query takes up to 500 values."""
 
@@ -159,62 +162,48 @@ class Actions:
             return process
 
     def matching(
-        self, query: Mapping[str, Any], at: datetime | None, *, ended: bool, looks_at: int | None = None
+        self, action: str, query: Mapping[str, Any], at: datetime | None, looks_at: int | None = None
     ) -> Preview:
         """Return how many jobs an action on all that match concerns, those before ``at`` or all, and some of them.
 
         ``looks_at`` bounds how many jobs are looked at.
         """
-        return preview(self._scheduler, self._meant(query, at, ended=ended), SAMPLE, looks_at)
+        return preview(self._scheduler, self._meant(action, query, at), SAMPLE, looks_at)
 
-    def cancel_jobs(self, query: Mapping[str, Any], at: datetime, reason: str = "") -> int:
-        """Cancel the jobs that match, were added before ``at`` and have not ended, and return how many."""
-        meant = self._meant(query, at, ended=False)
+    def act_on_matching(self, action: str, query: Mapping[str, Any], at: datetime, reason: str = "") -> int:
+        """Do ``cancel``, ``give-up``, ``run-again`` or ``start-now`` to the jobs that match; return how many.
+
+        Only jobs that were added, or for ``run-again`` had ended, before ``at`` are concerned; at most ``MOST_AT_ONCE``
+        are given up or started at once, the oldest first. Jobs that another user has run again are left out, and so are
+        their copies, even if the copies have ended since.
+        """
+        meant, shown = self._meant(action, query, at), shown_query(query, self._masking)
+        if action in ONLY:
+            return self._act_on_each(action, meant, shown, reason)
+        if action == "run-again":
+            self._check_all_declared(meant)
+            with self._acting("run again", "jobs", query=shown):
+                return len(self._scheduler.recover_jobs(meant))
         if self._viewer.user.queues is not None:
             self._check_followers([process.id for process in self._scheduler.get_jobs(meant)])
-        number, shown = self._scheduler.count_jobs(meant), shown_query(query, self._masking)
-        with self._acting("cancel", "jobs", query=shown, number=number, reason=reason):
+        with self._acting("cancel", "jobs", query=shown, number=self._scheduler.count_jobs(meant), reason=reason):
             return self._scheduler.cancel_jobs(meant, self._reason(reason))
 
-    def start_now(self, query: Mapping[str, Any], at: datetime) -> int:
-        """Start the postponed jobs that match and were added before ``at`` now, the oldest first, and return how many.
-
-        At most ``MOST_AT_ONCE`` at once; jobs that wait for other jobs are not concerned.
-        """
-        processes = self._first({"$and": [query, STARTABLE]}, at)
-        for process in processes:
-            self._check_declared(process.snapshot)
-        with self._acting("start now", "jobs", query=shown_query(query, self._masking), number=len(processes)):
-            return _number(processes, lambda process: self._scheduler.update_job(process.id, at=None))
-
-    def give_up_jobs(self, query: Mapping[str, Any], at: datetime, reason: str = "") -> int:
-        """Give up the jobs that match, wait to run again and were added before ``at``, and return how many.
-
-        At most ``MOST_AT_ONCE`` at once, the oldest first.
-        """
-        processes = self._first({"$and": [query, WAITS_AGAIN]}, at)
+    def _act_on_each(self, action: str, meant: Mapping[str, Any], shown: Any, reason: str) -> int:
+        processes = self._scheduler.find_jobs(meant, order="created_at", limit=MOST_AT_ONCE)
+        if action == "start-now":
+            for process in processes:
+                self._check_declared(process.snapshot)
+            with self._acting("start now", "jobs", query=shown, number=len(processes)):
+                return _number(processes, lambda process: self._scheduler.update_job(process.id, at=None))
         self._check_followers([process.id for process in processes])
-        said, shown = self._give_up_reason(reason), shown_query(query, self._masking)
+        said = self._give_up_reason(reason)
         with self._acting("give up", "jobs", query=shown, number=len(processes), reason=reason):
             return _number(processes, lambda process: self._scheduler.give_up_job(process.id, said))
 
-    def _first(self, query: Mapping[str, Any], at: datetime) -> list[Process]:
-        meant = self._meant(query, at, ended=False)
-        return self._scheduler.find_jobs(meant, order="created_at", limit=MOST_AT_ONCE)
-
-    def run_jobs_again(self, query: Mapping[str, Any], at: datetime) -> int:
-        """Run the jobs that match and ended before ``at`` once more as copies, and return how many.
-
-        Jobs that another user has run again are left out, and so are their copies, even if the copies have ended since.
-        """
-        meant = self._meant(query, at, ended=True)
-        self._check_all_declared(meant)
-        with self._acting("run again", "jobs", query=shown_query(query, self._masking)):
-            return len(self._scheduler.recover_jobs(meant))
-
     def begin_bulk_action(self, name: str, query: Mapping[str, Any], at: datetime, given: Mapping[str, Any]) -> None:
         """Begin a bulk action of this name on the jobs that match and ended before ``at``, as ``given`` plans it."""
-        meant = self._meant(query, at, ended=True)
+        meant = self._meant("run-again", query, at)
         plan = self._plan(given)
         self._check_all_declared(meant)
         bulk_actions.check_name(name)
@@ -343,14 +332,17 @@ class Actions:
         self._check_declared(schedule.snapshot.template)
         return schedule
 
-    def _meant(self, query: Mapping[str, Any], at: datetime | None, *, ended: bool) -> Mapping[str, Any]:
+    def _meant(self, action: str, query: Mapping[str, Any], at: datetime | None) -> Mapping[str, Any]:
         """Return the query for jobs that match, the user may act on, and ended, or were added, before this time.
 
         A job of the same millisecond may have been added after the count.
         """
         self._check_role()
+        ended = action == "run-again"
         status = {"$gt" if ended else "$lte": int(Status.PROCESSING)}
         parts: list[Mapping[str, Any]] = [query, {"status": status}]
+        if action in ONLY:
+            parts.append(ONLY[action])
         if at is not None:  # a count without it may need the tally alone
             parts.append({"ended_at" if ended else "created_at": {"$lt": at}})
         if self._viewer.user.queues is not None:

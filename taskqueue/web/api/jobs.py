@@ -18,10 +18,9 @@ from taskqueue.model.options import named
 from taskqueue.model.schedules import moment_of
 from taskqueue.model.serializer import decode
 from taskqueue.scheduler import json_shapes, workflows
-from taskqueue.scheduler.changes import SAME_DATA, WAITS_AGAIN
+from taskqueue.scheduler.changes import SAME_DATA
 from taskqueue.scheduler.operator_api import explained
 from taskqueue.scheduler.process import Process
-from taskqueue.web.actions import STARTABLE
 from taskqueue.web.api import schemas
 from taskqueue.web.api.route import Answer, ApiRoute, Call, Param, Schema
 from taskqueue.web.api.schemas import BOOLEAN, INTEGER, REASON, TEXT, TIME, WHEN, exactly, listed, record, ref
@@ -127,19 +126,8 @@ def act_on_matching(call: Call) -> Any:
     query = matching_query(call)
     now = call.dashboard.overviews.now()
     at = named("at", call.body["at"], lambda given: moment_of(given, now)) if "at" in call.body else now
-    only = {"start-now": STARTABLE, "give-up": WAITS_AGAIN}.get(action, {})
-    matching = actions.matching({"$and": [query, only]} if only else query, at, ended=action == "run-again")
-    done = 0
-    if call.body.get("confirm", False):
-        match action:
-            case "start-now":
-                done = actions.start_now(query, at)
-            case "give-up":
-                done = actions.give_up_jobs(query, at, reason)
-            case "run-again":
-                done = actions.run_jobs_again(query, at)
-            case _:
-                done = actions.cancel_jobs(query, at, reason)
+    matching = actions.matching(action, query, at)
+    done = actions.act_on_matching(action, query, at, reason) if call.body.get("confirm", False) else 0
     return {
         "found": matching.number,
         "sample": _listed(call, matching.sample),

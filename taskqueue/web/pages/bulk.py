@@ -18,38 +18,32 @@ from taskqueue.model.timestamps import milliseconds
 from taskqueue.scheduler import bulk_actions
 from taskqueue.scheduler.audit_trail import shown_query
 from taskqueue.scheduler.bulk_actions import StageResults, new_name
-from taskqueue.scheduler.changes import WAITS_AGAIN
 from taskqueue.scheduler.search import LOOKS_AT
-from taskqueue.web.actions import MOST_AT_ONCE, STARTABLE
+from taskqueue.web.actions import MOST_AT_ONCE, ONLY
 from taskqueue.web.pages.jobs import rows_of
 from taskqueue.web.problems import Problem
 from taskqueue.web.view import View, moment, see_other
 
 ACTIONS = {
-    "cancel": ("Cancel", "pending"),
-    "give-up": ("Give up", "retrying"),
-    "again": ("Run again", "ended"),
-    "now": ("Start now", "postponed"),
+    "cancel": ("cancel", "Cancel", "pending"),
+    "give-up": ("give-up", "Give up", "retrying"),
+    "again": ("run-again", "Run again", "ended"),
+    "now": ("start-now", "Start now", "postponed"),
 }
-"""Each action as a verb, and the word for the jobs that it concerns."""
-
-ONLY = {"give-up": WAITS_AGAIN, "now": STARTABLE}
-"""The queries of actions that concern only some of the matching jobs."""
+"""For the word in an address, the name of the action, its verb, and the word for the jobs that it concerns."""
 
 
 def ask(view: View) -> Any:
     """Return what the action would do: how many jobs, and a sample of them."""
     selected = JobFilter(tuple(Token("id", id) for id in view.query.getlist("id")))  # the boxes of a list of jobs
     job_filter = selected or JobFilter.of(view.query)
-    action, query = _action(view.query), _allowed(view, job_filter)
-    verb, kind = ACTIONS[action]
+    word = _word(view.query)
+    action, verb, kind = ACTIONS[word]
     at = view.overviews.now()
-    if action in ONLY:
-        query = {"$and": [query, ONLY[action]]}
     looks_at = None if view.query.get("look") == "all" else LOOKS_AT
-    matching = view.actions.matching(query, None, ended=action == "again", looks_at=looks_at)
+    matching = view.actions.matching(action, _allowed(view, job_filter), None, looks_at)
     return {
-        "action": action,
+        "action": word,
         "verb": verb,
         "kind": kind,
         "filter": job_filter,
@@ -57,7 +51,7 @@ def ask(view: View) -> Any:
         "number": matching.number,
         "is_complete": matching.is_complete,
         "looks_at": LOOKS_AT,
-        "all": job_filter.address(action=action, look="all"),
+        "all": job_filter.address(action=word, look="all"),
         "sample": rows_of(view, matching.sample),
         "most": MOST_AT_ONCE if action in ONLY else matching.number,
         "may_act": view.may_act,
@@ -68,16 +62,9 @@ def ask(view: View) -> Any:
 def act(view: View) -> Any:
     """Do it, to the jobs that were counted and still match."""
     job_filter = JobFilter.of(view.form)
-    action, query = _action(view.form), _allowed(view, job_filter)
+    action, _, _ = ACTIONS[_word(view.form)]
     at = moment("at", view.form.get("at", ""))
-    if action == "cancel":
-        number = view.actions.cancel_jobs(query, at, view.form.get("reason", ""))
-    elif action == "give-up":
-        number = view.actions.give_up_jobs(query, at, view.form.get("reason", ""))
-    elif action == "now":
-        number = view.actions.start_now(query, at)
-    else:
-        number = view.actions.run_jobs_again(query, at)
+    number = view.actions.act_on_matching(action, _allowed(view, job_filter), at, view.form.get("reason", ""))
     return see_other(view, f"/jobs?{job_filter.address()}&done=matching&of={number}")
 
 
@@ -117,11 +104,11 @@ def stop(view: View) -> Response:
     return see_other(view, f"/bulk/{view.path['name']}?done=bulk-stopped")
 
 
-def _action(given: Mapping[str, str]) -> str:
-    action = given.get("action", "")
-    if action not in ACTIONS:
-        raise Problem("malformed-request", f"action={action[:50]!r}: use {' or '.join(ACTIONS)}")
-    return action
+def _word(given: Mapping[str, str]) -> str:
+    word = given.get("action", "")
+    if word not in ACTIONS:
+        raise Problem("malformed-request", f"action={word[:50]!r}: use {' or '.join(ACTIONS)}")
+    return word
 
 
 def _allowed(view: View, job_filter: JobFilter) -> dict[str, Any]:
