@@ -248,5 +248,5 @@ def naive_time(moment: datetime) -> InvalidOption:
 
 
 def assert_never(value: NoReturn) -> NoReturn:
-    """Raise for a value that the type checker has ruled out; that of ``typing_extensions`` costs its import."""
+    """Raise for a value that the type checker has ruled out, without importing ``typing_extensions``."""
     raise AssertionError(f"unexpected {value!r}")

@@ -101,8 +101,8 @@ def for_an_interval(span: Duration, interval: Duration = 60) -> RetryPolicy:
 def time_table(table: Mapping[Duration, Duration] | None = None, *, since: str = "due") -> RetryPolicy:
     """Return the policy whose pause depends on the job's age: ``{"5m": "1m", "1h": "5m", "24h": "1h"}`` is the default.
 
-    Up to an age of 5 minutes it is tried each minute, and so on; after the last age no more. Ages grow from row to row;
-    they count from the time the job was to run first, with ``since="created"`` from when it was added.
+    Up to an age of 5 minutes it is tried each minute, and so on; after the last age it is not tried again. Ages grow
+    from row to row; they count from the time the job was to run first, with ``since="created"`` from when it was added.
     """
     if table is None:
         return TableRetry(DEFAULT_TABLE, since)

@@ -140,7 +140,7 @@ def limit_command(
     by: str | None,
     as_json: bool,
 ) -> None:
-    """Change the number of a declared limit, also for jobs that already wait; without NAME, list changed limits.
+    """Change the number of a declared limit, including for jobs that already wait; without NAME, list changed limits.
 
     NAME is the name of a shared limit, or the class that declares it: module:Class. VALUE is the declared value with
     another number: 8, "8 by=bucket" or 200/60.

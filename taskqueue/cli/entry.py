@@ -1,4 +1,4 @@
-"""The commands as programs: Ctrl-C ends them with one line at once, also while modules are imported."""
+"""The commands as programs: Ctrl-C ends them with one line at once, even while modules are imported."""
 
 from __future__ import annotations
 

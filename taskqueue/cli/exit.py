@@ -101,7 +101,7 @@ def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> i
 
 
 def _is_folder_removed() -> bool:
-    """Return whether the working folder was removed, as that of an old release is."""
+    """Return whether the working folder was removed, like the folder of an old release."""
     try:
         os.getcwd()
     except FileNotFoundError:

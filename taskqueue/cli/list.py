@@ -176,7 +176,7 @@ def _show(rows: list[list[str]], foot: str, is_wide: bool) -> None:
 
 
 def _details(record: Record) -> list[str]:
-    """Return the cells that only a wide list has; node and times are those of the last run."""
+    """Return the cells that only a wide list has; node and times are from the last run."""
     last = record.attempts[-1] if record.attempts else None
     began = record.started_at or (last.started_at if last else None)
     return [

@@ -73,7 +73,7 @@ def _following(context: StoreContext, id: JobId, attempt: int | None) -> Iterato
 
 
 class _Printer:
-    """Prints each line once; those of a run stand under its attempt."""
+    """Prints each line once, under the attempt of its run."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json

@@ -77,7 +77,7 @@ def width() -> int:
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], foot: str = "", width: int | None = None) -> None:
     """Print rows of text under their headings; if there is too little room, cells are cut and marked with ``…``.
 
-    The room is that of the terminal, unless ``width`` says another one.
+    The room is the width of the terminal, unless ``width`` is given.
     """
     console = _console()
     width = width or console.width

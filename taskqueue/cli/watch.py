@@ -38,7 +38,7 @@ def interval(value: str) -> float:
     """Return the seconds between two redraws that the command line names."""
     seconds = duration(value)
     if seconds < MOST_OFTEN:
-        raise click.BadParameter(f"{value!r} is too often: write 1 second or more")
+        raise click.BadParameter(f"{value!r} is too frequent: write 1 second or more")
     return seconds
 
 
@@ -121,7 +121,7 @@ def _paint(lines: list[str], foot: list[str]) -> None:
 def _screen() -> Iterator[Callable[[float], bool]]:
     """Take over the terminal; yield a function that waits for N seconds and returns whether to continue.
 
-    The terminal is restored however the block ends, also while the command is stopped (Ctrl-Z).
+    The terminal is restored however the block ends, and while the command is stopped (Ctrl-Z).
     """
     keys = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
     screen = sys.stdout.fileno()  # while a state is printed, sys.stdout is a page

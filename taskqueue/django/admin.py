@@ -34,7 +34,7 @@ _SECRETS = SecretKeys()
 
 
 class ReadOnly(admin.ModelAdmin):
-    """Has nothing to add, change or delete, also for superusers."""
+    """Allows nobody to add, change or delete anything, not even superusers."""
 
     def has_add_permission(self, *_: Any) -> bool:
         """Return False: jobs are added by code."""

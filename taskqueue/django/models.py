@@ -42,7 +42,7 @@ class Job(models.Model):
     objects = NoRows()
 
     class Meta:
-        """It has no permissions of its own: those of the dashboard hold."""
+        """It has no permissions of its own: the permissions of the dashboard apply."""
 
         managed = False
         base_manager_name = "objects"

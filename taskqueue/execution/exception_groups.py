@@ -1,6 +1,6 @@
 """Takes exception groups apart: the errors in them, however deeply nested, and the classes of the groups around each.
 
-Python 3.10 has no groups of its own; those of the package ``exceptiongroup`` are taken apart if a job has imported it.
+Python 3.10 has no groups of its own; groups of the package ``exceptiongroup`` are taken apart if a job has imported it.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _AROUND_JOBS = {
     "asyncio.base_events",
     "asyncio.events",
 }
-"""The modules whose frames come before those of the job in a traceback."""
+"""The modules whose frames come before the job's own frames in a traceback."""
 
 _BEHIND_JOBS = "taskqueue.daemon.worker.interrupts"
 """The module whose frames come after the job's, because it raises the interrupt."""

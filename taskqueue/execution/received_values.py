@@ -78,7 +78,7 @@ def _read(scheduler: Any, ids: Sequence[JobId]) -> dict[JobId, Record]:
 
 
 def _from(misfit: str, receives: Sequence[str], sources: Sequence[Record]) -> str:
-    """Name the job from which a value that does not fit came."""
+    """Name the job that returned a value that does not fit."""
     for name, what in received.parts(receives).items():
         place = rf"data(\.{re.escape(name)}\b|\['{re.escape(name)}'\])" if name else "data"
         match = re.match(rf"{place}(\[(?P<index>\d+)\])?", misfit)

@@ -80,7 +80,7 @@ def scope_of(context: JobContext) -> SentryScope | None:
 
 
 def send() -> None:
-    """Give the SDK a moment to send what is left before the worker exits."""
+    """Give the SDK a moment to send the remaining events before the worker exits."""
     sdk: Any = sys.modules.get("sentry_sdk")
     if sdk is None:
         return

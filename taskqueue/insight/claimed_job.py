@@ -1,4 +1,4 @@
-"""Explains a job that a node has claimed, also by asking that node: whether it lives, how the run is doing."""
+"""Explains a job that a node has claimed, partly by asking that node: whether it lives, how the run is doing."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def usual_failures(hours: Parts, now: datetime, long_ago: Usual | None = None) -
 
 
 def end_of_long_ago(now: datetime) -> int:
-    """Return from when on hours may still change or are about to be judged, in milliseconds since 1970."""
+    """Return when the first hour started that may still change or is about to be judged, in milliseconds since 1970."""
     return Step.HOUR.begin(milliseconds(now)) - _HOUR
 
 

@@ -75,7 +75,7 @@ class Overview:
     groups: list[FailureGroup]
     """The failed attempts of the last hour, judged: first the ones in need of attention, last the muted ones."""
     decisions: list[FailureDecision]
-    """What people have decided about errors and has not ended, also about errors that have not happened lately."""
+    """The active decisions about errors, including errors that have not happened lately."""
     releases: list[Release]
     """The marked releases, the oldest first."""
     needs: list[Need]

@@ -155,7 +155,7 @@ def promise_in_words(promise: Promise) -> str:
 
 
 def in_words(state: PromiseState, now: datetime) -> str:
-    """Return the share that was kept, over which time, and what is left of the error budget."""
+    """Return the share that was kept, over which time, and the rest of the error budget."""
     is_whole = now - state.since >= PROMISES_OVER - Step.HOUR.length
     over = f"in the last {PROMISES_OVER.days} days" if is_whole else f"since {local(state.since)}"
     within = exact_span(state.promise.within)
@@ -170,7 +170,7 @@ def late_in_words(state: PromiseState) -> str:
 
 
 def budget_in_words(state: PromiseState) -> str:
-    """Return what is left of the error budget."""
+    """Return the rest of the error budget."""
     if state.budget_left > 0:
         return f"{percent(state.budget_left)} of the error budget is left"
     were_late = f"{count(state.late, 'job')} {'was' if state.late == 1 else 'were'} late"

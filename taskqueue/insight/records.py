@@ -94,7 +94,7 @@ def with_id_text(store: Store, written: str) -> Record | None:
 
 
 def id_named(store: Store, written: str) -> JobId:
-    """Return the id that its digits or its text mean; raise ``JobNotFound``, also if it is the text of several jobs."""
+    """Return the id that its digits or its text mean; raise ``JobNotFound``, even if it is the text of several jobs."""
     if JobId.is_valid(written):
         return JobId(written)
     record = with_id_text(store, written)

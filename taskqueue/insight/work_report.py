@@ -123,7 +123,7 @@ class Work:
 
     @property
     def failed_attempt_share(self) -> float | None:
-        """Return the share of the attempts that failed, also of jobs that are retried; None if there was none."""
+        """Return the share of the attempts that failed, including attempts that are retried; None if there was none."""
         return _share_of_attempts(self)
 
     @property
@@ -142,7 +142,7 @@ class WorkPart(NamedTuple):
 
     @property
     def failed_attempt_share(self) -> float | None:
-        """Return the share of the attempts that failed, also of jobs that are retried; None if there was none."""
+        """Return the share of the attempts that failed, including attempts that are retried; None if there was none."""
         return _share_of_attempts(self)
 
 
@@ -508,7 +508,7 @@ def class_states(hours: Parts, runs: Parts, judged: Iterable[FailureGroup], now:
 
 
 def chart_parts(parts: Parts, period: Period, now: datetime) -> list[WorkPart]:
-    """Return the period in parts of one length: minutes, hours, or of a week three hours."""
+    """Return the period in parts of one length: minutes, hours, or for a week three hours."""
     begin = period.begin(now)
     length = 3 * period.step.length if period is Period.WEEK else period.step.length
     numbers = [[0, 0, 0] for _ in range(round(period.length / length))]

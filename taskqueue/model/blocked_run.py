@@ -26,7 +26,7 @@ class BlockedRun(NamedTuple):
     """The ids of the jobs that it waits for and that have not ended."""
     queue: str
     slots: str
-    """The kind of its run slot: ``POOL``, ``OWN_WORKER``, or that of a class with ``concurrency``."""
+    """The kind of its run slot: ``POOL``, ``OWN_WORKER``, or the path of a class with ``concurrency``."""
 
     def document(self) -> list[Any]:
         """Return it as plain values."""

@@ -26,7 +26,7 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """One ``pause``, ``drain`` or ``limit``, active until it is cleared, also for nodes that start later."""
+    """One ``pause``, ``drain`` or ``limit``, active until it is cleared, including for nodes that start later."""
 
     kind: Kind
     name: str
@@ -53,7 +53,7 @@ class Controls:
     """All active controls, as claims need them."""
 
     def __init__(self, kept: Iterable[Control] = (), used_up: Iterable[str] = ()) -> None:
-        """Keep the controls; ``used_up`` are keys of limits that have no room, if somebody has looked."""
+        """Keep the controls; ``used_up`` are keys of limits that have no room, if the caller has looked."""
         self.kept = tuple(kept)
         self._used_up = frozenset(used_up)
         self._pauses = {control.name: control for control in self.kept if control.kind is Kind.PAUSE}

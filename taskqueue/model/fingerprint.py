@@ -33,7 +33,7 @@ def fingerprint(error: Failure | None) -> str:
     """Return the fingerprint, such as ``KeyError: 'vat' (rate = RATES[country])``; empty if there is no error.
 
     It starts with the dotted name of the class of the error, which has no colon. Errors of one fingerprint have most
-    likely one cause, also after a deployment that has moved the line.
+    likely one cause, even after a deployment that has moved the line.
     """
     return "" if error is None else _fingerprint(error.type, error.message, error.traceback[-LOOKED_AT:])
 

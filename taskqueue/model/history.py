@@ -69,7 +69,7 @@ _KEPT = {Step.MINUTE: timedelta(hours=72), Step.HOUR: timedelta(days=90)}
 Figures: TypeAlias = dict[str, int]
 """Numbers by name, without zeros: see ``entry``. Times are sums of milliseconds; ``w3`` is a bucket
 of waiting times, ``r3`` one of run times, ``e:`` comes before the class of an error that ended jobs, ``x:`` before the
-fingerprint of an error of failed attempts, also of retried ones, and ``k:`` and ``l:`` before a promise, of jobs that
+fingerprint of an error of failed attempts, retried ones included, and ``k:`` and ``l:`` before a promise, of jobs that
 have kept it or were late (``model.promise``)."""
 
 Part: TypeAlias = dict[tuple[str, str], Figures]

@@ -86,7 +86,7 @@ class Fail(Exception):
 
 
 class Snooze(Exception):
-    """Raise it to run again after ``seconds``, counted as no attempt."""
+    """Raise it to run again after ``seconds``; the run does not count as an attempt."""
 
     __module__ = "taskqueue"  # as it is imported; tracebacks name it so
 
@@ -181,7 +181,7 @@ class RunFacilities:
 
     @property
     def scheduled_time(self) -> datetime | None:
-        """The time for which a schedule started the job, however late it runs, also as a copy; read from the store.
+        """The time for which a schedule started the job, however late it runs, and for a copy too; read from the store.
 
         None without a schedule.
         """
@@ -434,7 +434,7 @@ def seconds_of(name: str, value: float) -> float:
 
 
 def number_of(value: object) -> float:
-    """Return the value as a plain number, also from a subclass of ``float``; NaN if it is not one."""
+    """Return the value as a plain number, even if it is of a subclass of ``float``; NaN if it is not one."""
     try:
         return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else nan
     except OverflowError:

@@ -144,7 +144,7 @@ def _of_function(task: TaskFunction[..., Any]) -> JobTypes:
 def _form(hint: Any, natives: bool = False) -> Form | None:
     """Return the form of a type; None for a type whose values are kept and restored as they are.
 
-    With ``natives``, also for types that only need a check.
+    With ``natives``, types that only need a check are included.
     """
     if hint is None or hint is Any or hint is object or (hint in _NATIVES and not natives):
         return None

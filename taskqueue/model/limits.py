@@ -196,7 +196,7 @@ def lane(limits: Iterable[Declared], job: str, data: Any) -> str:
 
 
 def with_concurrency(lane: str, job: str, concurrency: int) -> str:
-    """Return the lane of a job of a class of which one worker runs ``count`` jobs at once."""
+    """Return the lane of a job whose class has ``count`` jobs at once in one worker."""
     if concurrency == 1:
         return lane
     return _text((*limit_keys_of(lane), LimitKey(key=f"{_AT_A_WORKER}{job}", count=concurrency)))

@@ -59,7 +59,7 @@ def frame(file: str, line: int | None, function: str) -> str:
 
 
 def without_worker(frames: list[str]) -> list[str]:
-    """Return the frames, the latest first, without those of the worker that has called the job."""
+    """Return the frames, the latest first, without frames of the worker that has called the job."""
     first = (next((n for n, written in enumerate(frames) if mark in written), None) for mark in _FIRST_OF_WORKER)
     place = next((n for n in first if n is not None), None)
     if place is None:

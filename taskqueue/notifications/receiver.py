@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WITHIN = 20.0
-"""Seconds that a delivery may take in all; its run would count as stuck soon after."""
+"""Seconds that a whole delivery may take; its run would count as stuck soon after."""
 
 ANSWERS_WITHIN = 10.0
 """Seconds that a receiver may stay silent in the middle of a delivery."""
@@ -78,7 +78,7 @@ def split_url(text: str) -> tuple[SplitResult, str]:
 
 
 def _is_host(name: str) -> bool:
-    """Return whether a name can be that of a host: an address, or parts of 1 to 63 characters with dots between."""
+    """Return whether this can be the name of a host: an address, or parts of 1 to 63 characters with dots between."""
     try:
         return bool(name.encode("idna"))
     except UnicodeError:

@@ -1,6 +1,6 @@
 """Runs statements on an application's connection: of any DB-API driver, of SQLAlchemy or of Django.
 
-No driver is imported: what is needed of it is in the modules that the application has imported.
+No driver is imported: everything needed from it is in modules that the application has imported.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class Outbox(OutboxTable):
 class AsyncOutbox(OutboxTable):
     """An ``Outbox`` whose jobs are added with ``await``, in the transaction of an asynchronous session.
 
-    ``connect`` returns a blocking connection all the same: the relay is a process of its own. ``before_add`` may be a
+    ``connect`` still returns a blocking connection: the relay is a process of its own. ``before_add`` may be a
     coroutine function.
     """
 

@@ -65,7 +65,7 @@ def _cleaned(value: Any) -> Any:
 
 
 def entries(store: Store, limit: int, before: str | None) -> list[AuditEntry]:
-    """Return up to ``limit`` entries before the one of this cursor, the newest first."""
+    """Return up to ``limit`` entries before this cursor, the newest first."""
     named("limit", limit, validators.whole(1, LARGEST_PAGE))
     if before is not None and not isinstance(before, str):
         raise wrong_audit_cursor(before)

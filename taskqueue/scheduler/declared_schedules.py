@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 Scheduled = TypeVar("Scheduled", bound=Callable[..., Any])
 
 ATTRIBUTE = "_taskqueue_schedules"
-"""Where a task or a class keeps what is declared for it."""
+"""The attribute of a task or a class that holds its declared schedules."""
 
 
 def schedule(name: str | None = None, /, **definition: Unpack[ScheduleOptions]) -> Callable[[Scheduled], Scheduled]:

@@ -31,7 +31,7 @@ FEW = 4
 """For at most this many jobs, reading them after each ring costs less than reading the events."""
 
 SECOND_LOOK = 1.0
-"""Seconds until the second look at a new bell: what was written just before it was opened rings no more, and on MongoDB
+"""Seconds until the second look at a new bell: a change just before it was opened no longer rings it, and on MongoDB
 a majority may have it only after the first look."""
 
 LOOK_AGAIN_AFTER = 30.0
@@ -287,7 +287,7 @@ class Listener:
             self._take_notice(notices[0], bell.pause)
 
     def _take_notice(self, ended: Record, pause: float) -> None:
-        """Give each watch the record of an end notice; it is to read all the same, once in the pause of the bell."""
+        """Give each watch the record of an end notice; it still has to read the job, once in the pause of the bell."""
         with self._lock:
             if self._cursor is not None or time.monotonic() - self._heard_at > pause:
                 return

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 class NewJob:
     """A job that is about to be added, as ``before_add`` sees it: whatever is put into its ``meta`` travels with it.
 
-    ``job`` is the import path of its class or function, ``data`` and ``options`` are those of the call.
+    ``job`` is the import path of its class or function, ``data`` and ``options`` are the arguments of the call.
     """
 
     __slots__ = ("data", "job", "meta", "options")

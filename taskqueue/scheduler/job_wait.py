@@ -183,7 +183,7 @@ class JobWait:
                 return
 
     def _check_nodes(self, awaited: Collection[str]) -> None:
-        """Warn once about a wait in a call of a program for a job that nobody may run until the wait has ended."""
+        """Warn once if a program waits, within a call, for a job that may not be run before the wait has ended."""
         now = self._store.now()
         nodes = live_seats(self._store.leases(), now)
         for record in () if self._has_warned else present(self._store, map(JobId, awaited)):

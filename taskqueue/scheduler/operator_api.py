@@ -66,7 +66,7 @@ class Operations(BlockingOperations):
         *,
         by: str | None = None,
     ) -> None:
-        """Change the number of a limit from now on, also for jobs that already wait; None restores the declared number.
+        """Change the number of a limit from now on, even for jobs that already wait; None restores the declared number.
 
         ``name`` is the name of a shared limit, or the class (or its path) that declares it; ``limit`` is the declared
         limit with another number: ``Limit(8)``, ``Limit(8, by="bucket")``, ``Rate(200, per=60)``, or the same as text.
@@ -143,7 +143,7 @@ class Operations(BlockingOperations):
         ``by`` is ``queue``, ``class``, ``tag``, ``hour`` or ``day``. ``since`` and ``until`` are times, or durations:
         that long ago, or before ``until``; the default of ``until`` is now. The figures come from the history, in whole
         minutes or, long ago, hours: no job is read. By tag, the newest ``at_most`` jobs are read: if more ended, the
-        ``since`` of the value says from when on its figures are complete.
+        ``since`` of the value says when its complete figures start.
         """
         from taskqueue.insight import analytics
 

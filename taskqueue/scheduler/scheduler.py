@@ -333,7 +333,7 @@ class Scheduler(Events, Operations, Schedules):
         """Wait until all jobs have ended and return their handles in order; passed handles are refreshed.
 
         ``processes`` are handles or ids, or a single one of them. Jobs that have ended already, duplicates and no jobs
-        at all are fine. Raises ``WaitTimeout`` naming what is open after ``timeout``, seconds or ``"5m"``,
+        at all are fine. Raises ``WaitTimeout`` naming the open jobs after ``timeout``, seconds or ``"5m"``,
         ``JobNotFound``, and with ``raise_on_error`` ``JobFailed`` for the first job known to have ended without
         success. The timeout is accurate to about a second: if there are very many jobs, jobs that cannot be read by
         then count as open. A running job that waits for itself, or for a job that such waits keep from running, gets

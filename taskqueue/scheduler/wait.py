@@ -135,7 +135,7 @@ def followed(
 
 
 def _drained(changes: deque[tuple[Collection[JobId], bool]]) -> tuple[set[JobId], set[JobId]]:
-    """Return the jobs to watch from now on, and those to watch no more."""
+    """Return the jobs to start watching, and the jobs to stop watching."""
     added: set[JobId] = set()
     gone: set[JobId] = set()
     while changes:
@@ -149,7 +149,7 @@ def _drained(changes: deque[tuple[Collection[JobId], bool]]) -> tuple[set[JobId]
 def timeout_of(name: str, value: Any) -> float | None:
     """Return the seconds of a number, a timedelta or ``"5m"``, None for no end, which infinity is too.
 
-    Raises ``InvalidOption``, also for -1: what means "no end" elsewhere, and "at once" for an interval, is a slip here.
+    Raises ``InvalidOption``, even for -1, which means "no end" elsewhere and "at once" for an interval.
     """
     if value is None or value == math.inf:
         return None

@@ -58,7 +58,7 @@ class WorkflowSnapshot(Generic[Handle]):
 
     @property
     def results(self) -> list[Any]:
-        """The result of each member, None of one that is not known to be DONE."""
+        """The result of each member, None if the member is not known to be DONE."""
         return [process.result for process in self.processes]
 
     @property

@@ -39,7 +39,7 @@ def back_up(url: str | None, target: Path) -> int:
         target = target.expanduser().absolute()
         str(target).encode()
     except RuntimeError:  # of expanduser
-        raise ConfigError(f"{target} is in a home folder that nobody has: write an absolute path") from None
+        raise ConfigError(f"{target} is in the home folder of an unknown user: write an absolute path") from None
     except UnicodeEncodeError:
         raise ConfigError(f"{str(target)!r} is not UTF-8, which SQLite needs: name another file") from None
     unfinished = _begun(target)

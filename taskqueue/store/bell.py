@@ -1,7 +1,7 @@
 """The bell: a descriptor on which a listener waits for changes of a topic, and the doorbells of one host.
 
-A doorbell is a datagram socket for each listener, in a folder beside the database; whoever changes the store rings
-them.
+A doorbell is a datagram socket for each listener, in a folder beside the database; a process that changes the
+store rings them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Bell(Protocol):
     pause: float
     """After this many seconds without a ring, a listener reads the store anyway."""
     keeps_rings: bool
-    """Whether all rings since the bell was hung, also those of this process, wait for ``clear``."""
+    """Whether all rings since the bell was hung, including rings of this process, wait for ``clear``."""
 
     def fileno(self) -> int:
         """Return the descriptor to wait on."""

@@ -74,7 +74,7 @@ class RungBell(PollBell):
         self._dismiss: Callable[[], None] | None = None
 
     def belongs_to(self, thread: threading.Thread, dismiss: Callable[[], None]) -> None:
-        """Set the ringing thread, and what is called when the bell is closed."""
+        """Set the ringing thread, and the function to call when the bell is closed."""
         self._thread, self._dismiss = thread, dismiss
 
     def ring(self) -> None:
@@ -84,7 +84,7 @@ class RungBell(PollBell):
                 os.eventfd_write(self._descriptor, 1)
 
     def close(self) -> None:
-        """Listen no more; if this was the last bell of its thread, the thread ends."""
+        """Stop listening; if this was the last bell of its thread, the thread ends."""
         with self._lock:
             super().close()
         if self._dismiss is not None:
@@ -144,7 +144,7 @@ class FanOut(Generic[AnyRungBell]):
             bell.ring()
 
     def set_pause(self, pause: float) -> None:
-        """Set the seconds after which the bells, also those to come, are looked at without a ring."""
+        """Set the seconds after which the bells, including later ones, are looked at without a ring."""
         with self._lock:
             self._pause = pause
             for bell in self._bells:

@@ -28,7 +28,7 @@ FEW = 1024
 """Maximum number of ends and times that are kept, whether they still matter or not."""
 
 MOST_SEEN = 100_000
-"""Up to so many queues are remembered that were seen, but of which this node has got no run since."""
+"""Maximum number of queues to remember that were seen but have given this node no run since."""
 
 _COSTS = {priority: STEP**priority for priority in range(-20, 21)}
 _LONGEST = max(_COSTS.values())

@@ -20,7 +20,7 @@ _NO_PORT = re.compile(r"^([^:/?#@\[]*):(?!\d+(?:[,/?#]|$))[^,/?#]*")
 """Matches a non-numeric port: the password of an address that lacks its server."""
 
 _WRONG_PORT = re.compile(r"^[^\[]*:(?!\d+(?:,|$))")
-"""Matches servers of which one has a port that is not a number: it is a part of a password."""
+"""Matches a list of servers with a port that is not a number: it is a part of a password."""
 
 _OPTION = (
     r"(?i)(?<![^?&;=])(?=[^?&;=]*=)"

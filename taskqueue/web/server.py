@@ -141,7 +141,7 @@ class Connection(H11Protocol):
             self.transport.resume_reading()
 
     def _read(self) -> None:
-        """Read for one turn: what has come may take thousands of times as long as most requests."""
+        """Read for one turn only: the data may take thousands of times as long to handle as most requests."""
         self._has_turn = False
         until = time.monotonic() + TURN
         while self._is_readable and time.monotonic() < until:

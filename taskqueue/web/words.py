@@ -61,7 +61,7 @@ def minute(moment: datetime) -> Markup:
 
 
 def rough(seconds: float | None) -> str:
-    """Return a span without a fraction of what nobody can act on: ``12 s``, ``4 min``."""
+    """Return a span without fractions, which nobody can act on: ``12 s``, ``4 min``."""
     if seconds is None:
         return "–"
     return span(round(seconds)) if seconds >= 10 else f"{max(seconds, 0):.1f} s"

@@ -66,7 +66,7 @@ def test_a_file_that_exists_is_not_replaced(taskqueue: Taskqueue, tmp_path: Path
         ("mongodb://localhost/jobs", "b.db", Exit.CONFIG, "mongodump"),
         ("nothing.db", "b.db", Exit.STORE, "there is no such file"),
         ("", "nowhere/b.db", Exit.CONFIG, "cannot be written"),
-        ("", "~nobody-has-this-name/b.db", Exit.CONFIG, "is in a home folder that nobody has"),
+        ("", "~nobody-has-this-name/b.db", Exit.CONFIG, "is in the home folder of an unknown user"),
     ],
 )
 def test_what_cannot_be_backed_up_is_named(

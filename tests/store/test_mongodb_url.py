@@ -85,7 +85,7 @@ def test_secrets_are_never_shown(url: str, shown: str) -> None:
         ("mongodb://a/jobs?timeoutMS=5", "timeoutMS=5 is 5 milliseconds"),
         (
             "mongodb://a/jobs?TIMEOUTMS=99&w=1",
-            "TIMEOUTMS=99 is 99 milliseconds, too little for any call",
+            "TIMEOUTMS=99 is 99 milliseconds, too short for any call",
         ),
     ],
 )

@@ -112,7 +112,7 @@ def test_the_options_of_an_address_are_read() -> None:
         ('"mongodb://host/jobs"', "begins or ends with a quote"),
         ("/tmp/jobs.db # the jobs", "contains a comment"),
         ("   ", "begins or ends with a space"),
-        ("~nobody-has-this-name/jobs.db", "is in a home folder that nobody has"),
+        ("~nobody-has-this-name/jobs.db", "is in the home folder of an unknown user"),
     ],
 )
 def test_a_wrong_address_is_refused_with_what_is_wrong(url: str, named: str) -> None:

@@ -355,7 +355,7 @@ class Manager:
     def _schedule_checks(self, pool: WorkerPool) -> None:
         """Read the start log soon if the start of a run is not known; check runs that have not started, later.
 
-        Later, also look for processes and changes that the runs have left.
+        Later, look for processes and changes that the runs have left.
         """
         if pool.monitor.changed_at > pool.adopted.looked_at:
             pool.adopted.look_later()

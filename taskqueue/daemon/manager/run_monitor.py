@@ -174,7 +174,7 @@ class RunMonitor:
         self._interrupt(slot, reason, grace)
 
     def _revoke(self, slot: RunSlot, reason: str) -> None:
-        """Take back the runs that a worker has not started; one that is just starting ends after its start."""
+        """Take back the runs that a worker has not started; a run that is just starting ends after its start."""
         self.requeue(slot.worker)
         slot.stop_pending(reason)
 

@@ -14,7 +14,7 @@ OPEN_AGAIN_AFTER = 1.0
 """Seconds after which to ask the store again for a bell that it could not open."""
 
 SECOND_LOOK = 1.0
-"""Seconds until the second look at a new bell: what was written just before it was opened does not ring any more."""
+"""Seconds until the second look at a new bell: a change written just before it was opened no longer rings it."""
 
 
 class BellListener:

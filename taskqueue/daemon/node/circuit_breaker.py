@@ -73,7 +73,7 @@ class CircuitBreaker:
     def call(self, operation: Callable[[], Answer], *, writes: bool = False) -> Answer | None:
         """Call the store and return its answer; None if it fails, or during a pause (see also ``carry_out``).
 
-        ``writes`` says that an answer means a write: only such a one ends an outage in which reads succeed.
+        ``writes`` says that an answer means a write: only a write ends an outage in which reads succeed.
         """
         if self._is_paused:
             return None

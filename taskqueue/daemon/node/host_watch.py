@@ -119,7 +119,7 @@ class HostWatch:
     ) -> None:
         """``on_lead`` is called after the death of a node, which may have led.
 
-        ``on_leases`` is called with all leases whenever they were read, also at the end of a node while it is busy.
+        ``on_leases`` is called with all leases whenever they were read, even when a node ends while it is busy.
         """
         self._loop = node.loop
         self._store = node.store

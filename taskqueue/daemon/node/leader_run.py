@@ -43,7 +43,7 @@ class LeaderRun:
     def __init__(
         self, hook: RunHook, failure_words: str, node: NodeContext, send: Callable[[RunHook | Stop], None]
     ) -> None:
-        """Each run gets an id in place of the one of ``hook``; ``failure_words`` start the log line of a failure."""
+        """Each run gets an id in place of the hook's own; ``failure_words`` start the log line of a failure."""
         self._hook = hook
         self._failure_words = failure_words
         self._send = send

@@ -1,4 +1,4 @@
-"""Calls hooks in a worker: those of the bootstrap file, one that applies schedules, and one that checks an outbox."""
+"""Calls hooks in a worker: the bootstrap file's own, one that applies schedules, and one that checks an outbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the signals that stop a node, and sends back those of its own jobs: a job must not stop its node."""
+"""Reads the signals that stop a node, and returns signals that its own jobs sent: a job must not stop its node."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def suspects(received: Received, manager: int) -> dict[int, Failure]:
     name = received.signum.name
     log.warning(
         "process %d, which has ended, sent %s to this node: if a job had started it, that job runs in a worker that "
-        "has started processes (%s), and is crashed if this happens twice in a row",
+        "has started processes (%s), and counts as crashed if this happens twice in a row",
         received.sender,
         name,
         ", ".join(map(str, workers)),

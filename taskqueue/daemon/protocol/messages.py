@@ -1,4 +1,4 @@
-"""The messages between node, manager and worker, those of node hooks among them; ``codec`` turns them into bytes."""
+"""The messages between node, manager and worker, node hooks included; ``codec`` turns them into bytes."""
 
 from __future__ import annotations
 

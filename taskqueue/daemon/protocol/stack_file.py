@@ -17,7 +17,7 @@ ASK = signal.SIGRTMAX - 6
 """The signal at which the interpreter writes the stack of all threads, as soon as it comes to Python code."""
 
 DUMP = signal.SIGRTMAX - 7
-"""The signal at which C code writes the frames of the main thread, also while other C code holds that up."""
+"""The signal at which C code writes the frames of the main thread, even while other C code blocks that thread."""
 
 _REQUEST = struct.Struct("Q24s")  # number and job id
 _ANSWER = struct.Struct("QII")  # number of the request, length and checksum

@@ -279,7 +279,7 @@ class Loop:
 
 
 def _wakeup_pair() -> tuple[socket.socket, socket.socket]:
-    """Make Python write the number of every signal it catches into the second socket."""
+    """Make Python write the number of every signal it catches to the second socket."""
     reader, writer = socket.socketpair()
     reader.setblocking(False)
     writer.setblocking(False)

@@ -9,7 +9,7 @@ from taskqueue.model.serializer import DATA_LIMIT
 PREFETCH_SECONDS = 0.02
 """Seconds of work that are prefetched, and more while the store is slow, so that no worker waits for it.
 
-While runs are short at least one job is prefetched for each slot. A crash repeats no more jobs than these, and those
+While runs are short at least one job is prefetched for each slot. A crash repeats only these jobs, and those
 whose outcomes are being settled.
 """
 

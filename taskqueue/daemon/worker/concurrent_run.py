@@ -207,7 +207,7 @@ class ConcurrentLoop(WatchedLoop):
         return next((run for run in tuple(self._runs.values()) if task is run.task or task in run.tasks), None)
 
     def restore(self, job: str) -> None:
-        """Set back the settings of the loop that a job has changed."""
+        """Restore the settings of the loop that a job has changed."""
         self._settings.restore(job)
 
     def _blocking(self) -> str:

@@ -70,7 +70,7 @@ _FOR_GOOD = {
     "Seccomp": "seccomp filter",
     "posix_timers": "POSIX timers",
 }
-"""Attributes that a worker cannot set back, or only with rights that it may have lost, in words."""
+"""Attributes that a worker cannot restore, or only with rights that it may have lost, in words."""
 
 _SET_BACK = {
     "SigBlk": "blocked signals",
@@ -83,7 +83,7 @@ _SET_BACK = {
     "timers": "timers",
     "Cpus_allowed": "allowed processors",
 }
-"""Attributes that are set back, in words; limits and handlers have names of their own."""
+"""Attributes that are restored, in words; limits and handlers have names of their own."""
 
 _ADOPTED = ("SigIgn", "SigCgt", "Cpus_allowed", "folder")
 """Attributes that may stay changed: by C code, by an operator, or because a folder is gone."""
@@ -284,7 +284,7 @@ class ProcessAttributes:
                 yield LIMITS[number]
 
     def _set_rest_back(self, present: Mapping[str, Any]) -> None:
-        """Set back all but limits and handlers; the processors that an operator has set stay (``_ADOPTED``)."""
+        """Restore all but limits and handlers; the processors that an operator has set stay (``_ADOPTED``)."""
         os.umask(self._mask)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
         if present["folder"] != self._folder:
@@ -548,10 +548,10 @@ class CurrentLoop:
         self._policy = getattr(sys.modules.get("asyncio.events"), "_event_loop_policy", None)
 
     def set_back(self) -> str:
-        """Set back the policy, forget current and running loops of no use, and return what a job had changed.
+        """Restore the policy, forget current and running loops that are of no use, and return what a job had changed.
 
-        ``asyncio.run`` leaves no loop, and forbids that one is made; a job may have closed its own. One that is open
-        stays: libraries are bound to it.
+        ``asyncio.run`` leaves no loop and allows none to be made; a job may have closed its own. An open loop stays:
+        libraries are bound to it.
         """
         events: Any = sys.modules.get("asyncio.events")
         if events is None:

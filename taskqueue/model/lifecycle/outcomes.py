@@ -47,14 +47,14 @@ class GivenUp:
 
 @dataclass(frozen=True, kw_only=True)
 class Snoozed:
-    """``start()`` raised ``Snooze``: run again after ``delay`` seconds; counts as nothing."""
+    """``start()`` raised ``Snooze``: run again after ``delay`` seconds; not counted."""
 
     seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class NotReady:
-    """The condition of the job does not hold, as ``reason`` says; counts as nothing."""
+    """The condition of the job does not hold, as ``reason`` says; not counted."""
 
     reason: str
 
@@ -68,7 +68,7 @@ class CheckFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class Stepped:
-    """A step of a ``StepwiseJob`` has ended and ``phase`` is next, after all waiting jobs; counts as nothing.
+    """A step of a ``StepwiseJob`` has ended and ``phase`` is next, after all waiting jobs; not counted.
 
     ``state`` and ``reports`` of the step are Extended JSON text; None means unchanged.
     """
@@ -80,7 +80,7 @@ class Stepped:
 
 @dataclass(frozen=True, kw_only=True)
 class Awaiting:
-    """``start()`` called ``wait_children`` while these were open: again when they have ended, counted nowhere."""
+    """``start()`` called ``wait_children`` while these were open: it runs again when they have ended; not counted."""
 
     ids: tuple[JobId, ...]
 

@@ -27,7 +27,7 @@ def behind(record: Record, awaited: JobId) -> Record:
 
 
 def in_place_of(new: Record, old: Record) -> Record:
-    """Return the record that replaces ``old``, also waiting for the running job the old one was queued after."""
+    """Return the record that replaces ``old``; it also waits for the running job that the old one was queued after."""
     if old.cause is Cause.CHILDREN:
         return new
     depends_on = {dependency.id for dependency in old.depends_on}

@@ -25,7 +25,7 @@ from taskqueue.model.unique_period import PERIOD, period, starts_at
 def record(
     *, job: str, data: str, options: Mapping[str, Any], given: Mapping[str, Any], id: JobId, now: datetime
 ) -> Record:
-    """Return the record of a new job; ``options`` are all active ones, ``given`` those of the call, both checked."""
+    """Return the record of a new job; ``options`` are all active ones, ``given`` the call's own, both checked."""
     trigger = series.trigger(options, now)
     if trigger is None and "interval_reference" in given:
         raise InvalidOption(

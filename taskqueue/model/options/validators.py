@@ -250,7 +250,7 @@ def parent(value: Any) -> JobId | None:
 
 
 def job_id(value: Any) -> JobId | None:
-    """Return the id, also of a text that is written with its class path, or None."""
+    """Return the id, or None; a text may be written with its class path."""
     if value is None or isinstance(value, ObjectId):
         return value
     id = None

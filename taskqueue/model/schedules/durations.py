@@ -51,7 +51,7 @@ def moment_of(value: object, now: datetime) -> datetime:
     """Return the time that ``value`` means, as aware UTC in whole milliseconds; relative ones count from ``now``.
 
     A time between two milliseconds is rounded up, so that nothing starts before it. Raises ``InvalidOption`` for
-    other values, also durations, for times without a zone, and for years outside 1970 to 9000.
+    other values, including durations, for times without a zone, and for years outside 1970 to 9000.
     """
     match value:
         case bool():

@@ -238,7 +238,7 @@ class _Round:
         return [*late[len(given_up) :], *on_time]
 
     def _start(self, slot: datetime) -> None:
-        """Start a job for the scheduled time, unless a waiting or running one forbids it."""
+        """Start a job for the scheduled time, unless the rule for a waiting or running one prevents it."""
         job = job_for(self._schedule, slot, self._now)
         if self._schedule.overlap is Overlap.CANCEL_PREVIOUS:
             self._start_in_place(job)

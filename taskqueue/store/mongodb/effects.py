@@ -401,5 +401,5 @@ def _ends(effects: Sequence[Effect]) -> dict[JobId, Status | None]:
 
 
 def _originals(effects: Sequence[Effect]) -> dict[JobId, Status | None]:
-    """Return the jobs of which a copy, or a copy of a copy, has succeeded: their dependents may run."""
+    """Return the jobs that succeeded as a copy, or as a copy of a copy: their dependents may run."""
     return dict.fromkeys((id for effect in effects for id in effect.copy_of), Status.DONE)

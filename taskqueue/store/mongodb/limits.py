@@ -73,7 +73,7 @@ class LimitUse:
     def freed_on_failure(self, requests: Sequence[UseRequest], holder: Holder) -> Iterator[None]:
         """Have ``free_failed`` free the uses of these requests if the block, which claims their jobs, fails.
 
-        A failed claim starts no run: if the server made the claim all the same, it is handed back.
+        A failed claim starts no run: if the server made the claim anyway, it is handed back.
         """
         try:
             yield
@@ -181,7 +181,7 @@ class LimitUse:
         self._slots.delete_many({"held": {"$size": 0}})
 
     def _cut(self, limit_key: LimitKey, late: Iterable[Document], now: datetime) -> None:
-        """Let starts that were counted before the clock was set back count no longer than a start would now."""
+        """Shorten starts that were counted before the clock was set back: none counts longer than a start would now."""
         end = until(limit_key, now)
         for use in late:
             where = {"_id": limit_key.key, "held": {"$elemMatch": {"run": use["run"], "until": use["until"]}}}

@@ -177,7 +177,7 @@ def _ranges(query: Query, statuses: Sequence[int]) -> list[tuple[str, Document]]
 
 
 def _added(query: Query) -> tuple[Place | None, Place | None]:
-    """Return the places before the first addition that may match and after the last one."""
+    """Return the position before the first added job that may match, and the position after the last one."""
     earliest, latest = bounds_of("created_at", query)
     low = None if earliest is None else (_at(earliest), MinKey())
     return low, None if latest is None else (_at(latest), MaxKey())

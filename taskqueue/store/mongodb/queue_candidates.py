@@ -145,7 +145,7 @@ class _QueueCandidates(ABC, Generic[Known]):
 
     @abstractmethod
     def _version(self) -> object:
-        """Return a value that changes when the bell reports a job of what may be a new queue; None without a bell."""
+        """Return a value that changes when the bell reports a job that may be in a new queue; None without a bell."""
 
     @abstractmethod
     def _read(self, search: Search, version: object) -> Known:

@@ -135,7 +135,7 @@ class Retention:
     def _flush_some(self, previous: JobId | None) -> tuple[int, JobId | None]:
         """Remove the next ``AT_ONCE`` jobs by id, and return their number and the last id; None if that was all.
 
-        The last call, with fewer jobs left, also removes newer jobs with a smaller id.
+        The last call, with fewer jobs left, removes newer jobs with a smaller id as well.
         """
         jobs = self._connection.collections.jobs
         where: Document = {} if previous is None else {"_id": {"$gt": previous}}

@@ -100,7 +100,7 @@ def parse(url: str) -> MongoUrl:
 def _seconds(name: str, milliseconds: int, url: str) -> float:
     if 0 < milliseconds < LEAST_TIMEOUT:
         raise ConfigError(
-            f"{concealed(url)}: {name}={milliseconds} is {milliseconds} milliseconds, too little for any call: "
+            f"{concealed(url)}: {name}={milliseconds} is {milliseconds} milliseconds, too short for any call: "
             f"pass {LEAST_TIMEOUT} or more, or leave it out ({DEADLINE * 1000:.0f})"
         )
     return milliseconds / 1000

@@ -375,7 +375,7 @@ class Connection:
                     self.write(Sync.NORMAL, _nothing)
 
     def _taken_in(self, database: PostgreSQLDatabase, level: Sync) -> set[str]:
-        """Take in what was added without the lock, in transactions of their own if it is much; return the topics."""
+        """Take in jobs added without the lock, many of them in transactions of their own; return the topics."""
         topics: set[str] = set()
         is_all = False
         while not is_all:
@@ -421,7 +421,7 @@ class Connection:
 
     @contextlib.contextmanager
     def _in_words(self, role: Role | None) -> Iterator[None]:
-        """Raise errors of the driver as those of the store; ``role`` has the rights that are needed, if it is known."""
+        """Raise the driver's errors as errors of the store; ``role`` has the rights that are needed, if it is known."""
         with self._lock:
             try:
                 yield

@@ -121,7 +121,7 @@ class Message:
         return answer
 
     def add_plain(self, statements: Sequence[str]) -> None:
-        """Queue statements without values whose results nobody needs."""
+        """Queue statements without values whose results are not needed."""
         self.texts.extend(statements)
         self._answers.extend([None] * len(statements))
 

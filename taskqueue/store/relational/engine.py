@@ -57,7 +57,7 @@ class Database(Protocol):
 
     @property
     def execute(self) -> Execute:
-        """Runs a statement; it may be sent together with the next one if nobody reads its result."""
+        """Runs a statement; it may be sent together with the next one if its result is not read."""
 
     @property
     def in_transaction(self) -> bool:

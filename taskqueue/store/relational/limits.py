@@ -86,7 +86,7 @@ class LimitRoom:
         )
 
     def _first_end(self, limit_key: LimitKey, first: int | None, last: int, without_end: int) -> int:
-        """Return when the first start stops counting, and let no start count longer than one that starts now."""
+        """Return when the first start stops counting; no start counts longer than one that starts now."""
         latest = self._at + int((limit_key.per or 0) * 1000)
         is_beyond = last > milliseconds(latest_end(limit_key, moment(self._at)))  # or an end is damaged
         if is_beyond:

@@ -208,7 +208,7 @@ def _resolved(path: str, url: str) -> Path:
     try:
         return Path(os.path.realpath(Path(path).expanduser()))
     except RuntimeError:  # of expanduser
-        raise ConfigError(f"{shown!r} is in a home folder that nobody has: write an absolute path") from None
+        raise ConfigError(f"{shown!r} is in the home folder of an unknown user: write an absolute path") from None
     except FileNotFoundError:
         raise ConfigError(f"{shown!r} is in the working folder, which was removed: write an absolute path") from None
 

@@ -42,12 +42,12 @@ BEGINS: Mapping[Period, str] = {Period.HOUR: "1 h ago", Period.DAY: "24 h ago", 
 
 
 def class_page(view: View) -> Mapping[str, Any]:
-    """Return what is known of a class."""
+    """Return what is known about a class."""
     return _shown(view, WorkOf(Scope.CLASS, view.path["name"]))
 
 
 def queue_page(view: View) -> Mapping[str, Any]:
-    """Return what is known of a queue."""
+    """Return what is known about a queue."""
     return _shown(view, WorkOf(Scope.QUEUE, view.path["name"]))
 
 
