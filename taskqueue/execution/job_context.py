@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
 from taskqueue.errors import CheckpointRefused, InvalidJob
-from taskqueue.execution.loops import Loops
+from taskqueue.execution.resumable_loops import Loops
 from taskqueue.execution.run import Run, failure_of
 from taskqueue.model.conditions import condition as condition_of
 from taskqueue.model.ids import JobId

@@ -478,7 +478,7 @@ def _continuation(record: Record) -> Iterator[str]:
 
 
 def _loops(positions: str) -> Iterator[str]:
-    """Say how much each loop of the job has finished; ``positions`` is the text that ``execution/loops.py`` writes."""
+    """Say how much each loop of the job has finished; ``execution/resumable_loops.py`` writes the text ``positions``."""
     try:
         read = json.loads(positions)
     except ValueError:

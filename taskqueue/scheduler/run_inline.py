@@ -21,8 +21,8 @@ from taskqueue.errors import TooManyRuns
 from taskqueue.execution.attempt import call_hooks, run_attempt
 from taskqueue.execution.executor import Ran, error_for_caller
 from taskqueue.execution.job_context import JobContext
-from taskqueue.execution.line_keeper import attached
 from taskqueue.execution.loader import load, load_policy, load_predicate
+from taskqueue.execution.log_capture import attached
 from taskqueue.execution.run import run_of
 from taskqueue.execution.run_hooks import RunHooks
 from taskqueue.insight import host

@@ -24,7 +24,7 @@ from taskqueue.web.masking import Masking
 from taskqueue.web.overviews import Beats, Overviews
 from taskqueue.web.problems import Problem
 from taskqueue.web.settings import Settings
-from taskqueue.web.shares import RETRY_AFTER, SharedThreads, UserConnections, network_of, too_many_requests
+from taskqueue.web.user_shares import RETRY_AFTER, SharedThreads, UserConnections, network_of, too_many_requests
 from taskqueue.web.viewers import Viewer, Viewers, address_of
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from taskqueue.scheduler.event import Event
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.web.overviews import Beats
 from taskqueue.web.problems import Problem
-from taskqueue.web.shares import network_of, too_many_requests
+from taskqueue.web.user_shares import network_of, too_many_requests
 from taskqueue.web.viewers import Viewer
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskqueue.web.problems import Problem
-from taskqueue.web.shares import network_of
+from taskqueue.web.user_shares import network_of
 from taskqueue.web.viewers import COOKIE, Viewers, address_of, check_origin
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from taskqueue.errors import ConfigError
 from taskqueue.web.dashboard import Dashboard
 from taskqueue.web.request_checks import client_of
 from taskqueue.web.settings import Settings
-from taskqueue.web.shares import FairTurns, network_of
+from taskqueue.web.user_shares import FairTurns, network_of
 
 log = logging.getLogger(__name__)
 

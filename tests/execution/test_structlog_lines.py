@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue import Scheduler
-from taskqueue.execution.line_keeper import ParsedLine, parsed, without_escapes
+from taskqueue.execution.log_capture import ParsedLine, parsed, without_escapes
 from taskqueue.model.log_lines import LogLine
 from tests.nodes import LIMIT, node
 

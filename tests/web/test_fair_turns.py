@@ -12,7 +12,7 @@ from starlette.routing import Route
 from taskqueue import Scheduler
 from taskqueue.web import app
 from taskqueue.web.server import Server
-from taskqueue.web.shares import FairTurns
+from taskqueue.web.user_shares import FairTurns
 
 
 def test_many_calls_of_one_delay_only_this_one() -> None:

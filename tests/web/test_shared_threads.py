@@ -23,7 +23,7 @@ from taskqueue.web import app, dashboard, event_hub
 from taskqueue.web.api.route import ApiRoute, Call
 from taskqueue.web.api_routes import ApiRoutes
 from taskqueue.web.problems import Problem
-from taskqueue.web.shares import SharedThreads, network_of
+from taskqueue.web.user_shares import SharedThreads, network_of
 from taskqueue.web.users import Account, User, UsersFile
 from taskqueue.web.viewers import MOST_OF_USER, Sessions, Viewer
 from tests.nodes import LIMIT, eventually

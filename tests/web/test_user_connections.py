@@ -9,7 +9,7 @@ import pytest
 
 from taskqueue import Scheduler
 from taskqueue.errors import StoreUnavailable
-from taskqueue.web.shares import MOST_CONNECTIONS, UserConnections
+from taskqueue.web.user_shares import MOST_CONNECTIONS, UserConnections
 from tests.scheduler.jobs import Echo
 
 

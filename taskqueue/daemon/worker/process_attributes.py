@@ -27,7 +27,7 @@ from typing import Any, TypeGuard
 
 from taskqueue.daemon.runtime.child_process import IoPriority
 from taskqueue.daemon.runtime.leftovers import LOCKS
-from taskqueue.execution.line_keeper import KEEPER, attach
+from taskqueue.execution.log_capture import KEEPER, attach
 from taskqueue.model.log_fields import CURRENT
 
 LIMITS: Mapping[int, str] = {

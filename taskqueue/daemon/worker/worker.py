@@ -37,7 +37,7 @@ from taskqueue.daemon.worker.interrupts import SignalInterrupts
 from taskqueue.daemon.worker.job_loader import JobLoader
 from taskqueue.daemon.worker.stack_dump import StackDump, running_tasks
 from taskqueue.daemon.worker.worker_context import WorkerContext
-from taskqueue.execution import line_keeper, sentry
+from taskqueue.execution import log_capture, sentry
 from taskqueue.execution.attempt import call_hooks, run_attempt
 from taskqueue.execution.executor import Ran
 from taskqueue.execution.failures import brief
@@ -104,13 +104,13 @@ class Worker:
             child_process.become_subreaper()
         log_fields.install()
         run_threads.install()
-        line_keeper.attach()
+        log_capture.attach()
         child_process.title("worker starting")
         child_process.allow_signals()
         if self._bootstrap is not None and not self._boot(self._bootstrap):
             return Exit.BOOTSTRAP
         if self._capture_output:
-            line_keeper.capture_output()
+            log_capture.capture_output()
         self._inspection = Inspection(database_of(self._url), self._signal_pipe)
         self._loader.importing = self._inspection.importing
         self._loader.keeping_settings = self._inspection.keeping_settings

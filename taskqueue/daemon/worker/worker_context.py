@@ -15,7 +15,7 @@ from taskqueue.daemon.protocol.shared_memory import Entry, ProgressEntry, Worker
 from taskqueue.daemon.runtime.child_process import boottime
 from taskqueue.daemon.worker.interrupts import Shield, StopRequests
 from taskqueue.execution.job_context import JobContext
-from taskqueue.execution.line_keeper import attach, capture_structlog, keep_begun_output
+from taskqueue.execution.log_capture import attach, capture_structlog, keep_begun_output
 from taskqueue.execution.run import Run
 from taskqueue.execution.sentry import scope_of
 from taskqueue.model.log_lines import kept_text, written

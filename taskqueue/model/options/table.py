@@ -106,8 +106,8 @@ OPTIONS: Mapping[str, Option] = {
     "unique_for": Option(
         check=validators.period,
         default=None,
-        meaning="how long the unique key stays taken, from the time at which the job may start, even after it has ended "
-        "with success: seconds or '5m'",
+        meaning="how long the unique key stays taken, from the time at which the job may start, even after it has "
+        "ended with success: seconds or '5m'",
         scope=Scope.CLASS,
         read=readers.OF_CALL,
     ),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue import Job, Scheduler
-from taskqueue.execution.line_keeper import KEEPER, CapturedStream, attached
+from taskqueue.execution.log_capture import KEEPER, CapturedStream, attached
 from taskqueue.model.log_lines import LogLine
 
 LIBRARY = logging.getLogger("tests.library")

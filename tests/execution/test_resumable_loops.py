@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from taskqueue import Interrupted, Job, Process, Scheduler, Snooze, Status
-from taskqueue.execution.loops import Loops
+from taskqueue.execution.resumable_loops import Loops
 from taskqueue.model.lifecycle.outcomes import HandedBack
 from taskqueue.store import Store
 from tests.scheduler import stepping
