@@ -478,7 +478,7 @@ def _continuation(record: Record) -> Iterator[str]:
 
 
 def _loops(positions: str) -> Iterator[str]:
-    """Say how much each loop of the job has finished; ``execution/resumable_loops.py`` writes the text ``positions``."""
+    """Say how much each loop of the job has finished; ``positions`` is what ``execution/resumable_loops.py`` writes."""
     try:
         read = json.loads(positions)
     except ValueError:

@@ -167,36 +167,6 @@ class EventStream(Generic[AnyEvent]):
         stored, next_cursor = self._connections.store.events(cursor, limit)
         return Page([self._make(event, None) for event in stored], next_cursor)
 
-    def events(
-        self, query: Mapping[str, Any] | None, cursor: str | None, timeout: Duration | None
-    ) -> Iterator[AnyEvent]:
-        """Yield the events after the cursor, one by one; without a cursor, from this call on."""
-        pages = self.pages(query, cursor, timeout)  # refuses wrong arguments before it reads the store
-        return _one_by_one(items(pages if cursor is not None else self.pages(query, self.cursor(), timeout)))
-
-    def listen(
-        self,
-        callback: Callback[AnyEvent] | None,
-        query: Mapping[str, Any] | None,
-        cursor: str | None,
-        timeout: Duration | None,
-    ) -> str:
-        """Call the callback and all bound callbacks with each event; return the cursor after the last one."""
-        check_callback(callback)
-        check(cursor)
-        start = self.start(query, cursor)
-        pages: Generator[Page[AnyEvent], None, None] = items(self.pages(query, start.bound, timeout))
-        reached = start.own
-        with closing(pages):
-            for page in pages:
-                for event in page.events:
-                    for bound in start.to_call(event):
-                        bound(event)
-                    if callback is not None and start.is_own(event) and callback(event) is True:
-                        return event.cursor
-                reached = page.cursor
-        return reached
-
     def start(self, query: Mapping[str, Any] | None, cursor: str | None) -> Start[AnyEvent]:
         """Return where a ``listen`` with these arguments starts."""
         if cursor is not None:
@@ -467,7 +437,9 @@ class Events:
         misses no event and may repeat one. The cursor ``"oldest"`` starts with the oldest kept event; events are kept
         for a day. Raises ``CursorTooOld``, ``InvalidQuery`` and, after an outage of a minute, ``StoreUnavailable``.
         """
-        return self._listening.events(query, cursor, timeout)
+        stream = self._listening
+        pages = stream.pages(query, cursor, timeout)  # refuses wrong arguments before it reads the store
+        return _one_by_one(items(pages if cursor is not None else stream.pages(query, stream.cursor(), timeout)))
 
     def read_events(self, cursor: str, limit: int = 1000) -> tuple[list[Event], str]:
         """Return up to ``limit`` events after the cursor, and the cursor after them, with one read and no wait.
@@ -490,7 +462,20 @@ class Events:
         thread has called ``stop_listening``. Exceptions of callbacks are raised here. Without ``cursor`` and ``query``,
         bound callbacks also get the events that no wait has called them with since ``on``.
         """
-        return self._listening.listen(callback, query, cursor, timeout)
+        check_callback(callback)
+        check(cursor)
+        start = self._listening.start(query, cursor)
+        pages: Generator[Page[Event], None, None] = items(self._listening.pages(query, start.bound, timeout))
+        reached = start.own
+        with closing(pages):
+            for page in pages:
+                for event in page.events:
+                    for bound in start.to_call(event):
+                        bound(event)
+                    if callback is not None and start.is_own(event) and callback(event) is True:
+                        return event.cursor
+                reached = page.cursor
+        return reached
 
     def on(self, event: str, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Bind a callback to the events of a name, ``*`` for all; return a function that unbinds it.

@@ -173,7 +173,7 @@ def test_a_search_that_takes_too_long_says_that_it_is_not_complete(
         assert sqlite_fields.disagreeing(raw, 10, seconds=0.0) == ([], False)
 
     with closing(Connection(parse(with_database(mongo_set, mongo_database.name)))) as connection:
-        assert mongodb_fields.DerivedFields(connection).disagreeing(10, seconds=1e-6) == ([], False)
+        assert mongodb_fields.disagreeing(connection, 10, seconds=1e-6) == ([], False)
 
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)

@@ -25,37 +25,32 @@ _ENDED_OR_RUNNING = {"$nin": _PENDING}
 _SOURCES = ("status", "waiting_for", "ready_at", "expires_at", "started_at", "queue", "priority", "claims", "options")
 
 
-class DerivedFields:
-    """The fields of a job that are derived from others: ``due``, ``expires``, ``forced``, ``lane``, ``rank``."""
+def disagreeing(connection: Connection, limit: int, seconds: float = LOOK_FOR) -> Disagreements:
+    """Return up to ``limit`` jobs whose derived fields disagree."""
+    suspects: list[Document] = []
+    is_complete = True
+    try:
+        with pymongo.timeout(seconds):
+            for where, index in _SUSPECT:
+                suspects += connection.collections.jobs.find(where).hint(index).limit(limit)
+    except PyMongoError as error:
+        if not error.timeout:
+            raise
+        is_complete = False
+    flaws = {document["_id"]: tuple(_anew(document)) for document in suspects}
+    disagreements = [Disagreement(f"job {id}", fields, id) for id, fields in flaws.items() if fields]
+    return Disagreements(disagreements[:limit], is_complete)
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
-    def disagreeing(self, limit: int, seconds: float = LOOK_FOR) -> Disagreements:
-        """Return up to ``limit`` jobs whose derived fields disagree."""
-        suspects: list[Document] = []
-        is_complete = True
-        try:
-            with pymongo.timeout(seconds):
-                for where, index in _SUSPECT:
-                    suspects += self._connection.collections.jobs.find(where).hint(index).limit(limit)
-        except PyMongoError as error:
-            if not error.timeout:
-                raise
-            is_complete = False
-        flaws = {document["_id"]: tuple(_anew(document)) for document in suspects}
-        disagreements = [Disagreement(f"job {id}", fields, id) for id, fields in flaws.items() if fields]
-        return Disagreements(disagreements[:limit], is_complete)
-
-    def write_again(self, disagreements: Sequence[Disagreement]) -> int:
-        """Write the fields of these jobs again, and return of how many jobs; skip jobs that are changing right now."""
-        jobs = self._connection.collections.jobs
-        changes = []
-        for document in jobs.find({"_id": {"$in": [disagreement.job for disagreement in disagreements]}}):
-            fields = _anew(document)
-            if fields:
-                changes.append(UpdateOne(_unchanged(document, fields), setting(fields), hint=BY_ID))
-        return jobs.bulk_write(changes, ordered=False).matched_count if changes else 0
+def write_again(connection: Connection, disagreements: Sequence[Disagreement]) -> int:
+    """Write the fields of these jobs again, and return of how many jobs; skip jobs that are changing right now."""
+    jobs = connection.collections.jobs
+    changes = []
+    for document in jobs.find({"_id": {"$in": [disagreement.job for disagreement in disagreements]}}):
+        fields = _anew(document)
+        if fields:
+            changes.append(UpdateOne(_unchanged(document, fields), setting(fields), hint=BY_ID))
+    return jobs.bulk_write(changes, ordered=False).matched_count if changes else 0
 
 
 def _anew(document: Document) -> Document:

@@ -16,45 +16,41 @@ from taskqueue.store.mongodb.documents import Document, holder_document, needed_
 from taskqueue.store.tries import Tries
 
 
-class Leases:
-    """Takes, renews and releases leases, each in one write."""
+def acquire(connection: Connection, lease: Lease, now: datetime) -> Lease:
+    leases = connection.collections.leases
+    change = {"$set": {"until": whole(lease.until), "about": dict(lease.about)}}
+    document = leases.find_one_and_update(
+        {"_id": lease.name, "holder": holder_document(lease.holder)}, change, return_document=ReturnDocument.AFTER
+    )
+    if document is not None:
+        return _lease(document)
+    change["$set"] |= {"holder": holder_document(lease.holder), "since": whole(lease.since)}
+    tries = Tries(connection.address.shown, f"lease {lease.name}")
+    while True:
+        tries.another()
+        try:
+            taken: Document = leases.find_one_and_update(  # type: ignore[assignment]  # with upsert never None
+                {"_id": lease.name, "$or": [{"until": {"$lte": now}}, {"until": {"$not": {"$type": "date"}}}]},
+                change,
+                upsert=True,
+                return_document=ReturnDocument.AFTER,
+            )
+            return _lease(taken)
+        except DuplicateKeyError:
+            another = leases.find_one({"_id": lease.name})
+            held = [] if another is None else list(readable([another], _lease, "a lease"))
+            if held and held[0].until > now:
+                return held[0]
+            if another is not None and not held:
+                leases.delete_one(another)
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
-    def acquire(self, lease: Lease, now: datetime) -> Lease:
-        leases = self._connection.collections.leases
-        change = {"$set": {"until": whole(lease.until), "about": dict(lease.about)}}
-        document = leases.find_one_and_update(
-            {"_id": lease.name, "holder": holder_document(lease.holder)}, change, return_document=ReturnDocument.AFTER
-        )
-        if document is not None:
-            return _lease(document)
-        change["$set"] |= {"holder": holder_document(lease.holder), "since": whole(lease.since)}
-        tries = Tries(self._connection.address.shown, f"lease {lease.name}")
-        while True:
-            tries.another()
-            try:
-                taken: Document = leases.find_one_and_update(  # type: ignore[assignment]  # with upsert never None
-                    {"_id": lease.name, "$or": [{"until": {"$lte": now}}, {"until": {"$not": {"$type": "date"}}}]},
-                    change,
-                    upsert=True,
-                    return_document=ReturnDocument.AFTER,
-                )
-                return _lease(taken)
-            except DuplicateKeyError:
-                another = leases.find_one({"_id": lease.name})
-                held = [] if another is None else list(readable([another], _lease, "a lease"))
-                if held and held[0].until > now:
-                    return held[0]
-                if another is not None and not held:
-                    leases.delete_one(another)
+def resign(connection: Connection, name: str, holder: Holder) -> None:
+    connection.collections.leases.delete_one({"_id": name, "holder": holder_document(holder)})
 
-    def resign(self, name: str, holder: Holder) -> None:
-        self._connection.collections.leases.delete_one({"_id": name, "holder": holder_document(holder)})
 
-    def all(self) -> list[Lease]:
-        return list(readable(self._connection.collections.leases.find().sort("_id"), _lease, "a lease"))
+def leases(connection: Connection) -> list[Lease]:
+    return list(readable(connection.collections.leases.find().sort("_id"), _lease, "a lease"))
 
 
 def _lease(document: Document) -> Lease:

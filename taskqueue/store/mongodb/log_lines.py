@@ -14,40 +14,37 @@ from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, held_by
 
 
-class LogLines:
-    """The log lines of all jobs."""
+def keep(connection: Connection, holder: Holder, lines: Mapping[JobId, str]) -> None:
+    """Keep the lines of runs that ``holder`` still holds, and replace their stored lines."""
+    if not lines:
+        return
+    still_held = {"_id": {"$in": list(lines)}, **held_by(holder)}
+    changes: list[UpdateOne | DeleteMany] = []
+    jobs = connection.collections.latest  # a newly elected primary may not know of a majority yet
+    for job in jobs.find(still_held, {"claims": True}):
+        id, claims = job["_id"], job["claims"]
+        changes.append(UpdateOne({"_id": _key(id, claims)}, {"$set": {"lines": lines[id]}}, upsert=True))
+        changes.append(DeleteMany({"_id": {"$gte": _key(id, 0), "$lte": _key(id, claims - RUNS_KEPT)}}))
+    if changes:
+        connection.collections.logs.bulk_write(changes, ordered=False)
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
-    def keep(self, holder: Holder, lines: Mapping[JobId, str]) -> None:
-        """Keep the lines of runs that ``holder`` still holds, and replace their stored lines."""
-        if not lines:
-            return
-        still_held = {"_id": {"$in": list(lines)}, **held_by(holder)}
-        changes: list[UpdateOne | DeleteMany] = []
-        jobs = self._connection.collections.latest  # a newly elected primary may not know of a majority yet
-        for job in jobs.find(still_held, {"claims": True}):
-            id, claims = job["_id"], job["claims"]
-            changes.append(UpdateOne({"_id": _key(id, claims)}, {"$set": {"lines": lines[id]}}, upsert=True))
-            changes.append(DeleteMany({"_id": {"$gte": _key(id, 0), "$lte": _key(id, claims - RUNS_KEPT)}}))
-        if changes:
-            self._connection.collections.logs.bulk_write(changes, ordered=False)
+def of_job(connection: Connection, id: JobId) -> dict[int, str]:
+    """Return the lines of the runs of a job."""
+    documents = connection.collections.logs.find(_of_job(id)).sort("_id")
+    return {int(document["_id"]["claims"]): str(document["lines"]) for document in documents}
 
-    def of_job(self, id: JobId) -> dict[int, str]:
-        """Return the lines of the runs of a job."""
-        documents = self._connection.collections.logs.find(_of_job(id)).sort("_id")
-        return {int(document["_id"]["claims"]): str(document["lines"]) for document in documents}
 
-    def remove(self, ids: Sequence[JobId]) -> None:
-        """Remove the lines of these jobs."""
-        logs = self._connection.collections.logs
-        if ids and logs.find_one({}, {"_id": True}) is not None:
-            logs.bulk_write([DeleteMany(_of_job(id)) for id in ids], ordered=False)
+def remove(connection: Connection, ids: Sequence[JobId]) -> None:
+    """Remove the lines of these jobs."""
+    logs = connection.collections.logs
+    if ids and logs.find_one({}, {"_id": True}) is not None:
+        logs.bulk_write([DeleteMany(_of_job(id)) for id in ids], ordered=False)
 
-    def flush(self) -> None:
-        """Remove the lines of all jobs."""
-        self._connection.collections.logs.delete_many({})
+
+def flush(connection: Connection) -> None:
+    """Remove the lines of all jobs."""
+    connection.collections.logs.delete_many({})
 
 
 def _key(id: JobId, claims: int) -> Document:

@@ -12,7 +12,7 @@ from taskqueue.store import SCHEMA_VERSION, Lease
 from taskqueue.store.mongodb.connection import Collections, Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.driver_errors import reaching
-from taskqueue.store.mongodb.leases import Leases
+from taskqueue.store.mongodb.leases import leases
 from taskqueue.store.mongodb.url import parse
 
 SCHEMA = {"_id": "schema"}
@@ -69,8 +69,8 @@ class MongoMigration:
         """Return the seats whose leases have not ended."""
         with reaching(self.store):
             now = self._connection.time()
-            leases = Leases(self._connection).all()
-        return [lease for lease in leases if lease.name.startswith("seat:") and lease.until > now]
+            held = leases(self._connection)
+        return [lease for lease in held if lease.name.startswith("seat:") and lease.until > now]
 
     def apply(self, number: int) -> None:
         """Do the step to this schema; the number is written once the step is complete, and never lowered."""

@@ -16,12 +16,12 @@ from taskqueue.model.serializer import clean
 from taskqueue.model.timestamps import EPOCH, milliseconds, whole
 from taskqueue.store import ClaimState, Event, Note, Renewal
 from taskqueue.store.codec import event_id
+from taskqueue.store.mongodb import log_lines
 from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, held_by, records
 from taskqueue.store.mongodb.indexes import HELD
 from taskqueue.store.mongodb.limits import LimitUse
-from taskqueue.store.mongodb.log_lines import LogLines
 
 _RUNNING = {"status": int(Status.PROCESSING)}
 
@@ -33,7 +33,6 @@ class Renewals:
         self._connection = connection
         self._limit_use = limit_use
         self._event_writer = event_writer
-        self._log_lines = LogLines(connection)
 
     def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
         """Extend every claim of ``holder``, record the notes, and return its claims."""
@@ -52,7 +51,9 @@ class Renewals:
 
     def note(self, holder: Holder, notes: Mapping[JobId, Note]) -> None:
         """Record the notes on claims that ``holder`` still holds."""
-        self._log_lines.keep(holder, {id: note.lines for id, note in notes.items() if note.lines is not None})
+        log_lines.keep(
+            self._connection, holder, {id: note.lines for id, note in notes.items() if note.lines is not None}
+        )
         changed = {id: fields for id, note in notes.items() if (fields := _fields(note))}
         if not changed:
             return

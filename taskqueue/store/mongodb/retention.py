@@ -11,6 +11,7 @@ from typing import Any
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.recovered_copy import BEFORE, ORIGIN, origins_in
 from taskqueue.model.record import Status
+from taskqueue.store.mongodb import log_lines
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.counts import Tally
 from taskqueue.store.mongodb.documents import Document
@@ -18,7 +19,6 @@ from taskqueue.store.mongodb.events import EventLog
 from taskqueue.store.mongodb.history import COUNTED_AFTER, History
 from taskqueue.store.mongodb.indexes import DEPENDENTS, LEFTOVERS, OUTCOMES
 from taskqueue.store.mongodb.limits import LimitUse
-from taskqueue.store.mongodb.log_lines import LogLines
 from taskqueue.store.mongodb.schedules import Schedules
 
 PAGE = 500
@@ -42,7 +42,6 @@ class Retention:
         self._connection = connection
         self._limit_use = limit_use
         self._event_log = event_log
-        self._log_lines = LogLines(connection)
 
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int, now: datetime) -> int:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events.
@@ -69,7 +68,7 @@ class Retention:
             self._tally.note_removed(status, old.values(), ended_before, now)
         else:  # another node removed the others, and notes them as well
             self._tally.count_again()
-        self._log_lines.remove(ids)
+        log_lines.remove(self._connection, ids)
         self._tally.end_removal(removal)
         return removed
 
@@ -78,7 +77,7 @@ class Retention:
         for name, ids in self._tally.unfinished_removals(now):
             self._tally.count_again()
             present = self._connection.collections.jobs.find({"_id": {"$in": ids}}, {"_id": True})
-            self._log_lines.remove(sorted(set(ids).difference(document["_id"] for document in present)))
+            log_lines.remove(self._connection, sorted(set(ids).difference(document["_id"] for document in present)))
             self._tally.end_removal(name)
 
     def _unneeded(self, status: Status, ended_before: datetime) -> Iterator[tuple[JobId, Any]]:
@@ -147,6 +146,6 @@ class Retention:
     def forget(self, now: datetime) -> None:
         """Free the limits that removed jobs used, remove their log lines, invalidate every cursor, and ring."""
         self._tally.count_again()
-        self._log_lines.flush()
+        log_lines.flush(self._connection)
         self._connection.collections.slots.delete_many({})
         self._event_log.forget(now)

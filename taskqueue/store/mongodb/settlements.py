@@ -22,6 +22,7 @@ from taskqueue.model.record import Holder, Record, Status, changed
 from taskqueue.model.serializer import as_bson
 from taskqueue.store import Settlement
 from taskqueue.store.bell import LONGEST_RING
+from taskqueue.store.mongodb import log_lines
 from taskqueue.store.mongodb.bells import HostBells, end_notice
 from taskqueue.store.mongodb.connection import Connection, find_and_modify
 from taskqueue.store.mongodb.documents import (
@@ -38,7 +39,6 @@ from taskqueue.store.mongodb.documents import (
 )
 from taskqueue.store.mongodb.effects import Effect, Effects, change, effects_of
 from taskqueue.store.mongodb.indexes import BY_ID
-from taskqueue.store.mongodb.log_lines import LogLines
 from taskqueue.store.mongodb.unique_keys import holds
 from taskqueue.store.tries import Tries
 
@@ -82,7 +82,6 @@ class Settlements:
         self._connection = connection
         self._host_bells = host_bells
         self._effects = effects
-        self._log_lines = LogLines(connection)
         self.shares_entries = False
         """Whether the ends of a batch share an entry of effects; this needs all jobs of a batch on one server."""
         self._doubts: dict[tuple[JobId, int, str], list[ObjectId]] = {}
@@ -109,7 +108,7 @@ class Settlements:
             if settlement.lines is not None:
                 by_holder[settlement.holder][settlement.after.id] = settlement.lines
         for holder, lines in by_holder.items():
-            self._log_lines.keep(holder, lines)
+            log_lines.keep(self._connection, holder, lines)
 
     def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
         """Cancel the record, or record a cancel request if it is running, and return it; None if the id is unknown."""

@@ -16,8 +16,7 @@ from taskqueue.store import Disagreement, Disagreements
 from taskqueue.store.arguments import check_topic
 from taskqueue.store.bell import WORK, Bell
 from taskqueue.store.fan_out import OpenBells, PollBell
-from taskqueue.store.mongodb import analytics, diagnosis, index_repair
-from taskqueue.store.mongodb.audit import Audit
+from taskqueue.store.mongodb import analytics, audit, derived_fields, diagnosis, index_repair, leases, log_lines
 from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.bells import HostBells
 from taskqueue.store.mongodb.caller_transaction import SessionInserts
@@ -25,16 +24,13 @@ from taskqueue.store.mongodb.change_streams import ChangeStreams
 from taskqueue.store.mongodb.claims import EARLY_BY, Claims
 from taskqueue.store.mongodb.connection import CLOSE_TIMEOUT, Connection, guarantee, is_cluster
 from taskqueue.store.mongodb.controls import StoredControls
-from taskqueue.store.mongodb.derived_fields import LOOK_FOR, DerivedFields
 from taskqueue.store.mongodb.driver_errors import ADDED_A_SECOND, reaching
 from taskqueue.store.mongodb.effects import Effects
 from taskqueue.store.mongodb.events import EventLog
 from taskqueue.store.mongodb.history import History
 from taskqueue.store.mongodb.index_repair import indexed
 from taskqueue.store.mongodb.inserts import Inserts
-from taskqueue.store.mongodb.leases import Leases
 from taskqueue.store.mongodb.limits import LimitUse
-from taskqueue.store.mongodb.log_lines import LogLines
 from taskqueue.store.mongodb.migration import check_schema
 from taskqueue.store.mongodb.queries import Queries
 from taskqueue.store.mongodb.renewals import Renewals
@@ -94,9 +90,6 @@ class MongoStore:
         self._controls = StoredControls(connection)
         self._claims = Claims(connection, self._settlements, self._event_writer, self._limit_use, self._controls)
         self._renewals = Renewals(connection, self._event_writer, self._limit_use)
-        self._leases = Leases(connection)
-        self._audit = Audit(connection)
-        self._log_lines = LogLines(connection)
         self._queries = Queries(connection)
         self._schedules = Schedules(connection, self._inserts)
         self._history = History(connection)
@@ -133,12 +126,12 @@ class MongoStore:
     orphaned = indexed(_part("_renewals", Renewals.orphaned))
     held = indexed(_part("_renewals", Renewals.held))
     holders = indexed(_part("_renewals", Renewals.holders))
-    acquire = _part("_leases", Leases.acquire)
-    resign = _part("_leases", Leases.resign)
-    log_lines = _part("_log_lines", LogLines.of_job)
+    acquire = _part("_connection", leases.acquire)
+    resign = _part("_connection", leases.resign)
+    log_lines = _part("_connection", log_lines.of_job)
     limit_usage = indexed(_part("_limit_use", LimitUse.usage))
     rate_ends = indexed(_part("_limit_use", LimitUse.rate_ends))
-    leases = _part("_leases", Leases.all)
+    leases = _part("_connection", leases.leases)
     schedules = _part("_schedules", Schedules.find)
     due = indexed(_part("_schedules", Schedules.due))
     replace_schedule = _part("_schedules", Schedules.replace)
@@ -149,8 +142,8 @@ class MongoStore:
     events = _part("_event_log", EventLog.since, is_flushed=True)
     cursor_at = _part("_event_log", EventLog.cursor_at, is_flushed=True)
     events_of = _part("_event_log", EventLog.of_job, is_flushed=True)
-    record_action = _part("_audit", Audit.record)
-    audit = _part("_audit", Audit.entries)
+    record_action = _part("_connection", audit.record)
+    audit = _part("_connection", audit.entries)
     diagnose = _part("_connection", diagnosis.diagnose)
     strains = _part("_connection", diagnosis.strains)
 
@@ -190,12 +183,12 @@ class MongoStore:
 
     @indexed
     def disagreeing(self, limit: int) -> Disagreements:
-        with self._reached(LOOK_FOR):
-            return DerivedFields(self._connection).disagreeing(limit)
+        with self._reached(derived_fields.LOOK_FOR):
+            return derived_fields.disagreeing(self._connection, limit)
 
     def write_again(self, found: Sequence[Disagreement]) -> int:
         with self._reached(len(found) / ADDED_A_SECOND):
-            return DerivedFields(self._connection).write_again(found)
+            return derived_fields.write_again(self._connection, found)
 
     def bell(self, topic: str) -> Bell:
         check_topic(topic)
