@@ -21,9 +21,7 @@ class EventBuffer:
     """The events of one incarnation of a node."""
 
     def __init__(self, node: NodeContext) -> None:
-        self._store = node.store
-        self._holder = node.holder
-        self._breaker = node.breaker
+        self._node = node
         self._numbers = itertools.count(1)
         self._unwritten: list[Event] = []
         self._timer = node.timer(self.write)
@@ -45,17 +43,19 @@ class EventBuffer:
         """Write the buffered events; in an outage keep them and try again later."""
         self._timer.cancel()
         unwritten, self._unwritten = self._unwritten[-MOST_KEPT:], []
-        if unwritten and not self._breaker.carry_out(lambda: self._store.record_events(unwritten), writes=True):
+        if unwritten and not self._node.breaker.carry_out(
+            lambda: self._node.store.record_events(unwritten), writes=True
+        ):
             self._unwritten = unwritten
             self._timer.after(WRITE_WITHIN)
 
     def _add(self, name: str, about: dict[str, Any]) -> None:
-        holder = self._holder
+        holder = self._node.holder
         self._unwritten.append(
             Event(
                 id=f"{holder.seat}/{holder.incarnation}:{next(self._numbers)}:{name}",
                 name=name,
-                at=self._store.now(),
+                at=self._node.store.now(),
                 node=holder.seat,
                 about=about,
             )

@@ -56,10 +56,7 @@ class BacklogReader:
     """The latest backlog. Only the loop calls the store; other threads ask it by a descriptor."""
 
     def __init__(self, node: NodeContext) -> None:
-        self._loop = node.loop
-        self._store = node.store
-        self._breaker = node.breaker
-        self._status = node.status
+        self._node = node
         self._read_again_at = 0.0
         # Never closed: another thread may be about to write to it, and it ends with the process.
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -77,12 +74,12 @@ class BacklogReader:
 
     def _on_wake(self) -> None:
         os.eventfd_read(self._wake)
-        if self._status.is_seated and time.monotonic() >= self._read_again_at:
+        if self._node.status.is_seated and time.monotonic() >= self._read_again_at:
             began = time.monotonic()
-            backlog = self._breaker.call(lambda: read(self._store))
+            backlog = self._node.breaker.call(lambda: read(self._node.store))
             self._read_again_at = began + max(READ_EVERY, SHARE * (time.monotonic() - began))
             self.latest = backlog or self.latest
-        self._loop.soon(self._has_turned.set)  # after the callbacks that wait already
+        self._node.loop.soon(self._has_turned.set)  # after the callbacks that wait already
 
 
 def read(store: Store) -> Backlog:
@@ -102,10 +99,7 @@ class NodeHealth:
     """The health of one node. The loop notes its turns; other threads ask, and read values that are replaced whole."""
 
     def __init__(self, node: NodeContext, backlog: BacklogReader) -> None:
-        self._settings = node.settings
-        self._holder = node.holder
-        self._store_url = node.store.url
-        self._status = node.status
+        self._node = node
         self._backlog = backlog
         self._turned_at = time.monotonic()
 
@@ -118,26 +112,26 @@ class NodeHealth:
         backlog = self._backlog.refresh()
         turned_for = max(0.0, time.monotonic() - self._turned_at)
         is_live = turned_for <= LIVE_WITHIN
-        status = self._status
+        status = self._node.status
         reason = self._not_ready() if is_live else f"its loop has been stuck for {turned_for:.0f} s: restart the node"
         return {
-            "node": self._holder.seat,
+            "node": self._node.holder.seat,
             "live": is_live,
             "ready": not reason,
             "reason": reason,
             "state": status.phase,
             "leads": status.leads,
             "pid": os.getpid(),
-            "incarnation": self._holder.incarnation,
+            "incarnation": self._node.holder.incarnation,
             "version": VERSION,
-            "store": {"url": self._store_url, "answers": not status.degraded, "error": status.degraded},
+            "store": {"url": self._node.store.url, "answers": not status.degraded, "error": status.degraded},
             "pool": {
-                "mode": self._settings.pm.value,
+                "mode": self._node.settings.pm.value,
                 "busy": status.pool.busy,
                 "idle": status.pool.idle,
                 "forced": status.pool.forced,
                 "concurrent": status.pool.concurrent,
-                "slots": self._settings.slots,
+                "slots": self._node.settings.slots,
             },
             "backlog": _backlog(backlog),
             "loop_turned": round(turned_for, 3),
@@ -145,7 +139,7 @@ class NodeHealth:
 
     def _not_ready(self) -> str:
         """Return why the node takes no jobs now; empty if it does."""
-        status = self._status
+        status = self._node.status
         if status.degraded:
             return f"its store does not answer: {status.degraded}"
         if status.phase != WORKS:

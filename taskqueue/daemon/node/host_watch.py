@@ -33,12 +33,9 @@ class Rescuer:
 
     def __init__(self, node: NodeContext, clock_watch: ClockWatch, wake: Callable[[str], None]) -> None:
         """``wake`` is called with the reason when a rescued job may be claimable."""
-        self._store = node.store
-        self._holder = node.holder
-        self._breaker = node.breaker
+        self._node = node
         self._clock_watch = clock_watch
         self._wake = wake
-        self._figures = node.figures
 
     def rescue_expired(self) -> None:
         """Settle the claims of other nodes whose leases have ended, but not just after a jump of the clock."""
@@ -47,18 +44,21 @@ class Rescuer:
             return
 
         def expired() -> list[Record]:
-            return self._store.expired(self._store.now(), BATCH)
+            return self._node.store.expired(self._node.store.now(), BATCH)
 
-        self._breaker.call(lambda: self._rescue(expired, lambda record: record.ready_at))
+        self._node.breaker.call(lambda: self._rescue(expired, lambda record: record.ready_at))
 
     def rescue_from(self, dead: Holder) -> int | None:
         """Settle the claims of a dead node or caller, and return their number; None in an outage."""
-        return self._breaker.call(lambda: self._rescue(lambda: self._store.held(dead, BATCH)))
+        return self._node.breaker.call(lambda: self._rescue(lambda: self._node.store.held(dead, BATCH)))
 
     def rescue_own_seat(self) -> int:
         """Settle the claims of earlier incarnations of this seat, and return their number."""
-        seat, incarnation = self._holder.seat, self._holder.incarnation
-        return self._breaker.call(lambda: self._rescue(lambda: self._store.orphaned(seat, incarnation, BATCH))) or 0
+        seat, incarnation = self._node.holder.seat, self._node.holder.incarnation
+        return (
+            self._node.breaker.call(lambda: self._rescue(lambda: self._node.store.orphaned(seat, incarnation, BATCH)))
+            or 0
+        )
 
     def _rescue(
         self, find: Callable[[], list[Record]], lease_end: Callable[[Record], datetime | None] = lambda _: None
@@ -66,7 +66,7 @@ class Rescuer:
         rescued = 0
         kills_until = time.monotonic() + leftovers.KILL_TAKES_AT_MOST  # for all batches, since the loop waits
         while True:
-            now = self._store.now()
+            now = self._node.store.now()
             lost_claims = find()
             settled = self._settle(_losses(lost_claims, now, lease_end), now, kills_until)
             rescued += settled
@@ -78,8 +78,8 @@ class Rescuer:
             return 0
         # Without this a job might run again beside processes that its last run started here.
         leftovers.kill(max(0.0, kills_until - time.monotonic()))
-        accepted = self._store.settle(settlements, now)
-        self._figures.rescued_claims += len(accepted)
+        accepted = self._node.store.settle(settlements, now)
+        self._node.figures.rescued_claims += len(accepted)
         for settlement in settlements:
             if settlement.after.id in accepted:
                 after = settlement.after
@@ -121,12 +121,8 @@ class HostWatch:
 
         ``on_leases`` is called with all leases whenever they were read, even when a node ends while it is busy.
         """
-        self._loop = node.loop
-        self._store = node.store
-        self._holder = node.holder
-        self._breaker = node.breaker
+        self._node = node
         self._rescuer = rescuer
-        self._status = node.status
         self._on_lead = on_lead
         self._on_leases = on_leases
         self._is_busy = is_busy
@@ -135,21 +131,21 @@ class HostWatch:
 
     def check(self) -> None:
         """Watch the current nodes and callers of this host, and rescue the claims of dead ones."""
-        if not self._status.is_seated and not self._is_busy():
+        if not self._node.status.is_seated and not self._is_busy():
             return
-        leases = self._breaker.call(self._store.leases)
+        leases = self._node.breaker.call(self._node.store.leases)
         if leases is None:
             return
         self._on_leases(leases)
-        if not self._status.is_seated:
+        if not self._node.status.is_seated:
             return
-        callers = self._breaker.call(lambda: self._store.holders(host.caller_seats()))
+        callers = self._node.breaker.call(lambda: self._node.store.holders(host.caller_seats()))
         if callers is None:
             return
-        now = self._store.now()
+        now = self._node.store.now()
         others: dict[Holder, Lease | None] = dict.fromkeys(callers)
         for lease in seats(leases):
-            if lease.holder != self._holder and lease.until > now:
+            if lease.holder != self._node.holder and lease.until > now:
                 others[lease.holder] = lease
         for holder in [holder for holder in self._watched if holder not in others]:
             self._forget(holder)
@@ -170,7 +166,7 @@ class HostWatch:
         elif living:
             self._watched[holder] = list(living.values())
             for pidfd in living.values():
-                self._loop.watch(pidfd, partial(self._on_process_exit, holder))
+                self._node.loop.watch(pidfd, partial(self._on_process_exit, holder))
 
     def _on_process_exit(self, holder: Holder) -> None:
         """Check the node again after one of its processes has ended."""
@@ -179,7 +175,7 @@ class HostWatch:
 
     def _forget(self, holder: Holder) -> None:
         for pidfd in self._watched.pop(holder, ()):
-            self._loop.unwatch(pidfd)
+            self._node.loop.unwatch(pidfd)
             os.close(pidfd)
 
     def _rescue(self, dead: Holder, seat: Lease | None) -> None:
@@ -191,7 +187,7 @@ class HostWatch:
             log.warning("the process of %s died: rescued %s", dead.seat, count(rescued, "job"))
             return
         log.warning("node %s of this host died: rescued %s", dead.seat, count(rescued, "job"))
-        now = self._store.now()
-        self._breaker.call(lambda: self._store.resign(LEAD, dead))
-        self._breaker.call(lambda: self._store.acquire(replace(seat, until=now), now))
+        now = self._node.store.now()
+        self._node.breaker.call(lambda: self._node.store.resign(LEAD, dead))
+        self._node.breaker.call(lambda: self._node.store.acquire(replace(seat, until=now), now))
         self._on_lead()

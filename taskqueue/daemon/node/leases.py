@@ -146,14 +146,11 @@ class NodeLeases:
     """Acquires, renews and resigns the leases of one incarnation."""
 
     def __init__(self, node: NodeContext, clock_watch: ClockWatch) -> None:
-        self._store = node.store
+        self._node = node
         self._clock_watch = clock_watch
         self._ttl = node.lease
-        self._status = node.status
-        self._breaker = node.breaker
         self._seat = Seat(node.store, node.holder, node.lease)
         self._election = Election(node.store, node.holder, node.lease)
-        self._name = node.holder.seat
         self._occupant: Lease | None = None
 
     @property
@@ -171,36 +168,36 @@ class NodeLeases:
         occupant = self._occupant
         self._clock_watch.look()
         if occupant is not None and not host.is_gone(occupant):
-            has_ended = occupant.until <= self._store.now()
+            has_ended = occupant.until <= self._node.store.now()
             if not has_ended or not self._clock_watch.trusts_ends:
                 return False
-        lease = self._breaker.call(lambda: self._seat.acquire(*self._about()), writes=True)
+        lease = self._node.breaker.call(lambda: self._seat.acquire(*self._about()), writes=True)
         if lease is not None and not self._seat.is_ours:
             self._log_standby(lease)
         return self._seat.is_ours
 
     def renew_seat(self) -> bool:
         """Renew the seat; return False if another node has it, True also in an outage."""
-        lease = self._breaker.call(lambda: self._seat.renew(*self._about()), writes=True)
+        lease = self._node.breaker.call(lambda: self._seat.renew(*self._about()), writes=True)
         if lease is None or self._seat.is_ours:
             return True
-        log.error("seat %s was taken: %s", self._name, held_by(lease))
+        log.error("seat %s was taken: %s", self._node.holder.seat, held_by(lease))
         return False
 
     def _about(self) -> tuple[Mapping[str, object], datetime]:
         """Return the facts about the node, with ``skew``, how many seconds its clock is ahead, and the store's time."""
-        before, now, after = host_time(), self._store.now(), host_time()
+        before, now, after = host_time(), self._node.store.now(), host_time()
         skew = (max(before - now, timedelta(0)) or min(after - now, timedelta(0))).total_seconds()
-        return {**self._status.about(), "skew": skew}, now
+        return {**self._node.status.about(), "skew": skew}, now
 
     def renew_lead(self) -> datetime | None:
         """Acquire or renew the lead; return when the lease of another leader ends, if that is soon."""
         self._clock_watch.look()
         if not self._clock_watch.trusts_ends and not self.leads:
             return None  # another node leads, whose lease may only look ended
-        self._breaker.call(lambda: self._election.run(self._store.now()))
+        self._node.breaker.call(lambda: self._election.run(self._node.store.now()))
         until = self._election.others_until
-        return until if until is not None and until - self._store.now() < self._ttl / 3 else None
+        return until if until is not None and until - self._node.store.now() < self._ttl / 3 else None
 
     def distrust_lead(self) -> None:
         """Stop leading; the lease stays until ``resign``, so that no other node becomes the leader until then."""
@@ -209,20 +206,20 @@ class NodeLeases:
     def resign_lead(self) -> None:
         """Resign the lead, so that another node can take it."""
         if self.leads:
-            self._breaker.call(self._election.resign)
+            self._node.breaker.call(self._election.resign)
 
     def resign(self) -> None:
         """Resign the lead and the seat."""
-        self._breaker.call(self._election.resign)
-        self._breaker.call(self._seat.resign)
+        self._node.breaker.call(self._election.resign)
+        self._node.breaker.call(self._seat.resign)
 
     def _log_standby(self, lease: Lease) -> None:
         words = held_by(lease)
         if self._occupant is None:
-            log.info("standing by: seat %s is %s; pass --name to work beside it", self._name, words)
+            log.info("standing by: seat %s is %s; pass --name to work beside it", self._node.holder.seat, words)
         self._occupant = lease
-        self._status.phase = f"stands by: seat {self._name} is {words}"
-        self._status.show()
+        self._node.status.phase = f"stands by: seat {self._node.holder.seat} is {words}"
+        self._node.status.show()
 
 
 LEASE_SLACK = 0.1
@@ -247,12 +244,11 @@ class Leadership:
         on_applied: Callable[[], None],
     ) -> None:
         """``on_change`` is called with whether this node leads now, ``on_applied`` after each look at the lead."""
-        self._mode = node.settings.lead
+        self._node = node
         self._leases = leases
         self._controls = controls
         self._hooks = hooks
         self._events = events
-        self._status = node.status
         self._on_change = on_change
         self._on_applied = on_applied
         self._expiry_timer = node.timer(self.apply)
@@ -260,9 +256,9 @@ class Leadership:
 
     def renew(self) -> None:
         """Acquire or renew the lead, and set the timer for its end or for the next try."""
-        if not self._status.is_seated:
+        if not self._node.status.is_seated:
             return
-        if self._controls.drain is not None and self._mode is Lead.CLUSTER:
+        if self._controls.drain is not None and self._node.settings.lead is Lead.CLUSTER:
             self._leases.resign_lead()  # the leader does the work
             self.apply()
             return

@@ -46,10 +46,8 @@ class Maintenance:
     """
 
     def __init__(self, node: NodeContext, leases: NodeLeases) -> None:
-        self._loop = node.loop
+        self._node = node
         self._leases = leases
-        self._breaker = node.breaker
-        self._status = node.status
         self._queued: deque[Callable[[], None]] = deque()
         self._retention = Retention(node.store, node.settings, node.figures)
         self._schedules = ScheduleRunner(node.store, node.breaker)
@@ -62,7 +60,7 @@ class Maintenance:
 
     def start(self) -> None:
         """Run all tasks soon after the seat was acquired."""
-        self._breaker.call(self._retention.begin)
+        self._node.breaker.call(self._retention.begin)
         self._first_timer.after(FIRST_REPAIR_AFTER)
 
     def after_outage(self) -> None:
@@ -103,25 +101,25 @@ class Maintenance:
     def _enqueue(self, *tasks: Callable[[], None]) -> None:
         """Run these tasks, each in a turn of the loop in which timers that are due come first."""
         if not self._queued:
-            self._loop.soon(self._run_next)
+            self._node.loop.soon(self._run_next)
         self._queued.extend(task for task in tasks if task not in self._queued)
 
     def _run_next(self) -> None:
         task = self._queued.popleft()
         if self._queued:
-            self._loop.soon(self._run_next)
+            self._node.loop.soon(self._run_next)
         task()
 
     def _repair(self) -> None:
-        if self._status.is_seated:
-            self._breaker.call(self._retention.repair)
+        if self._node.status.is_seated:
+            self._node.breaker.call(self._retention.repair)
 
     def _prune(self) -> None:
         if self._leads:
-            self._breaker.call(self._retention.prune)
+            self._node.breaker.call(self._retention.prune)
 
     def _tidy_some_history(self) -> None:
-        if self._leads and self._breaker.call(self._retention.tidy_history):
+        if self._leads and self._node.breaker.call(self._retention.tidy_history):
             self.tidy_history()
 
     def _reconcile(self) -> None:
@@ -130,7 +128,7 @@ class Maintenance:
 
     @property
     def _leads(self) -> bool:
-        return self._status.is_seated and self._leases.leads
+        return self._node.status.is_seated and self._leases.leads
 
 
 class Retention:

@@ -50,10 +50,8 @@ class StackRequests:
     """The requests for stacks of runs that one node knows of."""
 
     def __init__(self, node: NodeContext, in_flight: InFlight) -> None:
-        self._store = node.store
-        self._holder = node.holder
+        self._node = node
         self._in_flight = in_flight
-        self._breaker = node.breaker
         self._asked: set[str] = set()
 
     def look(self, leases: Sequence[Lease]) -> list[TakeStack]:
@@ -63,7 +61,7 @@ class StackRequests:
         for lease in leases:
             if not lease.name.startswith((REQUEST, ANSWER)):
                 continue
-            if lease.until <= self._store.now():
+            if lease.until <= self._node.store.now():
                 self._resign(lease)
             elif lease.name.startswith(REQUEST) and lease.name not in asked:
                 id, claims = lease.about.get("job"), lease.about.get("claims")
@@ -75,18 +73,18 @@ class StackRequests:
 
     def on_taken(self, message: StackTaken) -> None:
         """Answer a request with the report of the manager."""
-        now = self._store.now()
+        now = self._node.store.now()
         answer = Lease(
             name=f"{ANSWER}{message.request}",
-            holder=self._holder,
+            holder=self._node.holder,
             since=now,
             until=now + KEPT_FOR,
             about={"stack": message.stack, "why_not": message.why_not},
         )
-        self._breaker.call(lambda: self._store.acquire(answer, now))
+        self._node.breaker.call(lambda: self._node.store.acquire(answer, now))
 
     def _resign(self, lease: Lease) -> None:
-        self._breaker.call(lambda: self._store.resign(lease.name, lease.holder))
+        self._node.breaker.call(lambda: self._node.store.resign(lease.name, lease.holder))
 
 
 log = logging.getLogger(__name__)
@@ -138,9 +136,8 @@ class ManagerHandle:
         self._siblings = forked.siblings
         self._in_flight = in_flight
         self._hooks = hooks
-        self._status = node.status
+        self._node = node
         self._events = events
-        self._figures = node.figures
         self._stacks = stacks
         self._on_startup_failed = on_startup_failed
         self._silence_limit = node.settings.lease / 2
@@ -188,12 +185,12 @@ class ManagerHandle:
             case StackTaken():
                 self._stacks.on_taken(message)
             case PoolStatus():
-                self._status.pool = message
+                self._node.status.pool = message
                 self._in_flight.limit(message.idle + message.busy if message.shortage else None)
-                self._status.show()
+                self._node.status.show()
             case WorkerChanged():
                 self._events.worker_changed(message)
-                self._figures.worker_changed(message)
+                self._node.figures.worker_changed(message)
             case StartupFailed():
                 self._on_startup_failed(message)
             case _:

@@ -51,7 +51,7 @@ class Node:
 
     def __init__(self, settings: Settings, store: Store, forked: ForkedManager) -> None:
         figures = Figures(counts_runs=settings.metrics is not None)
-        self._context = context = NodeContext(
+        self._node = node = NodeContext(
             loop=Loop(),
             store=store,
             holder=Holder(seat=settings.name, incarnation=secrets.token_hex(8)),
@@ -60,57 +60,51 @@ class Node:
             breaker=CircuitBreaker(self._on_store_state, figures, self._on_contended),
             figures=figures,
         )
-        self._settings = settings
-        self._store = store
-        self._holder = context.holder
-        self._loop = context.loop
-        self._status = context.status
-        self._breaker = context.breaker
         prefetch = Prefetch(settings.slots)
         self._in_flight = InFlight(settings, prefetch, store.now)
-        self._status.waits = self._in_flight.waits
-        self._status.unwritten = self._in_flight.unwritten
-        self._status.pids = self._in_flight.pids
-        self._status.failed = figures.failed_in_hour
-        watch = FindingsWatch(context, self._send)
+        node.status.waits = self._in_flight.waits
+        node.status.unwritten = self._in_flight.unwritten
+        node.status.pids = self._in_flight.pids
+        node.status.failed = figures.failed_in_hour
+        watch = FindingsWatch(node, self._send)
         self._hooks = self._new_hooks(watch)
-        self._status.problems = self._hooks.problems
-        self._events = EventBuffer(context)
-        stacks = StackRequests(context, self._in_flight)
+        node.status.problems = self._hooks.problems
+        self._events = EventBuffer(node)
+        stacks = StackRequests(node, self._in_flight)
         self._manager = self._new_manager(forked, stacks)
-        self._dispatcher = Dispatcher(context, self._in_flight, prefetch, self._manager)
+        self._dispatcher = Dispatcher(node, self._in_flight, prefetch, self._manager)
         self._wake = self._dispatcher.fetcher.wake
         clock_watch = ClockWatch(store.now, settings.lease)
-        self._rescuer = Rescuer(context, clock_watch, self._wake)
-        self._leases = NodeLeases(context, clock_watch)
-        self._controls = ControlsView(context)
+        self._rescuer = Rescuer(node, clock_watch, self._wake)
+        self._leases = NodeLeases(node, clock_watch)
+        self._controls = ControlsView(node)
         self._leadership = self._new_leadership()
         self._shutdown = self._new_shutdown()
-        self._maintenance = Maintenance(context, self._leases)
+        self._maintenance = Maintenance(node, self._leases)
         self._host_watch = self._new_host_watch(stacks)
         self._has_claimed_last = False
         """Whether a claim has followed the last outcome, for ``--burst``."""
-        self._bells = BellListener(self._loop, self._breaker)
-        self.monitor = Monitor(context, watch)
-        self._expired_timer = context.timer(self._rescuer.rescue_expired)
+        self._bells = BellListener(node.loop, node.breaker)
+        self.monitor = Monitor(node, watch)
+        self._expired_timer = node.timer(self._rescuer.rescue_expired)
 
     def _send(self, message: Message) -> None:
         """Send a message to the manager, whose handle is made after what sends messages."""
         self._manager.send(message)
 
     def _new_hooks(self, watch: FindingsWatch) -> NodeHooks:
-        settings = self._settings
-        runs = [outbox_relay(path, self._context, self._send) for path in settings.outbox]
+        settings = self._node.settings
+        runs = [outbox_relay(path, self._node, self._send) for path in settings.outbox]
         if (settings.notify or settings.metrics) and not settings.burst:
             runs.append(watch)
-        apply_later = self._context.timer(self._apply_schedules).after
+        apply_later = self._node.timer(self._apply_schedules).after
         checked = () if settings.burst else settings.outbox
         return NodeHooks(self._send, settings.bootstrap, self._on_hook, settings.schedules, apply_later, runs, checked)
 
     def _new_manager(self, forked: ForkedManager, stacks: StackRequests) -> ManagerHandle:
         return ManagerHandle(
             forked,
-            self._context,
+            self._node,
             in_flight=self._in_flight,
             hooks=self._hooks,
             events=self._events,
@@ -120,7 +114,7 @@ class Node:
 
     def _new_leadership(self) -> Leadership:
         return Leadership(
-            node=self._context,
+            node=self._node,
             leases=self._leases,
             controls=self._controls,
             hooks=self._hooks,
@@ -131,7 +125,7 @@ class Node:
 
     def _new_shutdown(self) -> ShutdownSequence:
         return ShutdownSequence(
-            node=self._context,
+            node=self._node,
             manager=self._manager,
             fetcher=self._dispatcher.fetcher,
             in_flight=self._in_flight,
@@ -142,7 +136,7 @@ class Node:
 
     def _new_host_watch(self, stacks: StackRequests) -> HostWatch:
         return HostWatch(
-            node=self._context,
+            node=self._node,
             rescuer=self._rescuer,
             on_lead=self._leadership.renew,
             on_leases=lambda leases: self._manager.send(*stacks.look(leases)),
@@ -156,11 +150,11 @@ class Node:
 
     def banner(self) -> list[str]:
         """Return the lines that describe the node, its store and the store's guarantee."""
-        return self._status.banner(self._store)
+        return self._node.status.banner(self._node.store)
 
     def run(self) -> int:
         """Run the loop until the node has shut down, and return the exit code."""
-        loop = self._loop
+        loop = self._node.loop
         for signum in (signal.SIGTERM, signal.SIGINT):  # received by a thread that a library started earlier
             loop.on_signal(signum, self._shutdown.on_stop)
         loop.on_signal(signal.SIGQUIT, self._shutdown.on_quit)
@@ -175,7 +169,7 @@ class Node:
         loop.after_turn(self._turn)
         standard_streams.attend(loop)
         every(loop, STANDBY_INTERVAL, self._acquire_seat)
-        every(loop, self._settings.lease / 3, self._renew)
+        every(loop, self._node.settings.lease / 3, self._renew)
         every(loop, STANDBY_INTERVAL, self._manager.reap_orphans)
         every(loop, STANDBY_INTERVAL, self._publish_waits)
         if watchdog := systemd.watchdog_interval():
@@ -206,22 +200,22 @@ class Node:
 
     def _acquire_seat(self) -> None:
         """Acquire the seat if it is free, and start to work; else stand by."""
-        if self._status.stage is not NodeStage.STANDBY or not self._leases.acquire_seat():
+        if self._node.status.stage is not NodeStage.STANDBY or not self._leases.acquire_seat():
             return
         self._shutdown.enter(NodeStage.SEATED)
-        log.info("node %s has taken its seat", self._settings.name)
+        log.info("node %s has taken its seat", self._node.settings.name)
         on_ring = partial(self._wake, "the bell of new work rang")
         on_pause = partial(self._wake, "no bell rang for a while")
-        self._bells.listen(lambda: self._store.bell(WORK), on_ring, on_pause)
-        self._bells.listen(lambda: self._store.bell(STOPS), self._renew, self._renew_if_busy)
+        self._bells.listen(lambda: self._node.store.bell(WORK), on_ring, on_pause)
+        self._bells.listen(lambda: self._node.store.bell(STOPS), self._renew, self._renew_if_busy)
         fire = self._maintenance.fire_schedules
-        self._bells.listen(lambda: self._store.bell(PLANS), fire, fire)
-        self._bells.listen(lambda: self._store.bell(CONTROLS), self._apply_controls, self._apply_controls)
+        self._bells.listen(lambda: self._node.store.bell(PLANS), fire, fire)
+        self._bells.listen(lambda: self._node.store.bell(CONTROLS), self._apply_controls, self._apply_controls)
         leftovers.kill()  # before their jobs run again
-        url = resolved(self._settings.url)
+        url = resolved(self._node.settings.url)
         folder = self.monitor.job_metrics_folder
         self._manager.send(
-            StartPool(url=url, seat=self._holder.seat, incarnation=self._holder.incarnation, metrics=folder)
+            StartPool(url=url, seat=self._node.holder.seat, incarnation=self._node.holder.incarnation, metrics=folder)
         )
         self._hooks.call(NODE_STARTED)
         self._hooks.apply_schedules()
@@ -229,7 +223,7 @@ class Node:
         rescued = self._rescuer.rescue_own_seat()
         if rescued:
             log.warning(
-                "rescued %s left behind by the last holder of seat %s", count(rescued, "job"), self._settings.name
+                "rescued %s left behind by the last holder of seat %s", count(rescued, "job"), self._node.settings.name
             )
         self._renew()
         self._hooks.check_outboxes()
@@ -237,16 +231,16 @@ class Node:
 
     def _turn(self) -> None:
         """Claim jobs and settle outcomes, and end the loop if that was the last thing to do."""
-        if self._status.stage is NodeStage.STANDBY:
+        if self._node.status.stage is NodeStage.STANDBY:
             return
         self._dispatcher.work(self._may_claim)
-        if self._settings.burst and self._status.is_seated:
+        if self._node.settings.burst and self._node.status.is_seated:
             self._leave_when_idle()
         unsettled = self._in_flight.unsettled
-        if self._status.stage is NodeStage.LEAVING and (self._breaker.store_was_replaced or not unsettled):
-            self._loop.stop()
+        if self._node.status.stage is NodeStage.LEAVING and (self._node.breaker.store_was_replaced or not unsettled):
+            self._node.loop.stop()
         if unsettled:  # in an outage, or the claim had an unreadable record
-            self._loop.at(self._breaker.resume_at, lambda: None)  # the end of that turn tries again
+            self._node.loop.at(self._node.breaker.resume_at, lambda: None)  # the end of that turn tries again
 
     def _leave_when_idle(self) -> None:
         """Shut down a node that was started for the jobs that are due now, as soon as none is left.
@@ -265,7 +259,7 @@ class Node:
         else:
             self._has_claimed_last = True
             fetcher.wake("nothing seems to be due")
-            self._loop.soon(lambda: None)
+            self._node.loop.soon(lambda: None)
 
     def _leave(self, reason: str) -> None:
         log.info("exiting: %s", reason)
@@ -276,7 +270,7 @@ class Node:
     def _apply_controls(self) -> None:
         """Apply new controls; runs that have started continue."""
         self._host_watch.check()
-        new = self._controls.refresh() if self._status.is_seated else None
+        new = self._controls.refresh() if self._node.status.is_seated else None
         if new is None:
             return
         if any(map(holds_back, new)):
@@ -289,18 +283,18 @@ class Node:
 
     def _renew(self) -> None:
         """Renew claims, seat and lead; stop lost and canceled runs."""
-        if self._status.stage in (NodeStage.STANDBY, NodeStage.LEAVING):
+        if self._node.status.stage in (NodeStage.STANDBY, NodeStage.LEAVING):
             return
-        if self._status.stage is NodeStage.DRAINING and self._shutdown.is_patient:
-            systemd.extend_timeout(self._settings.lease)
+        if self._node.status.stage is NodeStage.DRAINING and self._shutdown.is_patient:
+            systemd.extend_timeout(self._node.settings.lease)
         renewal = self._dispatcher.renew()
         if renewal is None:
             return
         self._expired_timer.cancel()
         if renewal.others_end_at is not None:
             self._expired_timer.at(renewal.others_end_at, LEASE_SLACK)
-        self._status.running = len(self._in_flight)
-        if not self._leases.renew_seat() and self._status.is_seated:
+        self._node.status.running = len(self._in_flight)
+        if not self._leases.renew_seat() and self._node.status.is_seated:
             self._shutdown.fail(Exit.LOST)
         self._leadership.renew()
         if self._manager.check_silence():
@@ -309,7 +303,7 @@ class Node:
 
     def _publish_waits(self) -> None:
         """Publish with the seat which runs wait for other jobs, if that has changed."""
-        if self._in_flight.have_waits_changed and self._status.is_seated:
+        if self._in_flight.have_waits_changed and self._node.status.is_seated:
             self._in_flight.have_waits_changed = False
             self._leases.renew_seat()
 
@@ -326,24 +320,24 @@ class Node:
             self._dispatcher.hand_back_unbegun()
 
     def _apply_schedules(self) -> None:
-        if self._status.is_seated:
+        if self._node.status.is_seated:
             self._hooks.apply_schedules()
 
     def _on_hook(self) -> None:
         """Continue a shutdown that waits for a hook, and fire what a hook may have scheduled for now."""
         self._shutdown.continue_after_hook()
-        if self._status.is_seated:
+        if self._node.status.is_seated:
             self._maintenance.fire_schedules()
 
     def _on_startup_failed(self, failure: StartupFailed) -> None:
-        if self._status.is_seated:
+        if self._node.status.is_seated:
             log.error("%s", failure.reason)
             self._shutdown.fail(Exit.BOOTSTRAP if failure.bootstrap else Exit.CHILDREN)
 
     def _close(self) -> None:
         """Resign all leases and close everything."""
         self.monitor.close()
-        if self._status.stage is NodeStage.LEAVING:
+        if self._node.status.stage is NodeStage.LEAVING:
             self._manager.kill_left()  # before another process takes the seat
             self._events.write()
             self._leases.resign()
@@ -353,39 +347,39 @@ class Node:
         self._bells.close()
         self._host_watch.close()
         standard_streams.attend(None)
-        self._loop.close()
+        self._node.loop.close()
         self._signals.close()
-        self._store.close()
+        self._node.store.close()
         unsettled = len(self._in_flight.unsettled)
         if unsettled:
             log.error("exiting with %d outcomes not settled: these jobs will run again", unsettled)
 
     def _may_claim(self) -> bool:
         """Return whether this node works: not while it is drained, with ``--lead cluster`` only while it leads."""
-        if self._status.stage is not NodeStage.SEATED or self._controls.drain is not None:
+        if self._node.status.stage is not NodeStage.SEATED or self._controls.drain is not None:
             return False
-        return self._settings.lead is Lead.HOST or self._leases.leads
+        return self._node.settings.lead is Lead.HOST or self._leases.leads
 
     def _show(self) -> None:
-        is_paused = self._status.is_seated and not self._may_claim()
+        is_paused = self._node.status.is_seated and not self._may_claim()
         waiting = "is drained" if self._controls.drain else WAITS_FOR_LEAD
-        self._status.phase = waiting if is_paused else self._status.stage.value
-        self._status.leads = self._leases.leads
-        self._status.show()
+        self._node.status.phase = waiting if is_paused else self._node.status.stage.value
+        self._node.status.leads = self._leases.leads
+        self._node.status.show()
 
     def _on_store_state(self) -> None:
-        self._status.degraded = self._breaker.reason
-        if self._breaker.locked_by:
-            self._manager.send(Unlock(pid=self._breaker.locked_by))
-        self._status.show()
-        if self._breaker.store_was_replaced and self._shutdown.exit is not Exit.STORE:
-            log.error("exiting so that the node is restarted with the new store: %s", self._breaker.reason)
+        self._node.status.degraded = self._node.breaker.reason
+        if self._node.breaker.locked_by:
+            self._manager.send(Unlock(pid=self._node.breaker.locked_by))
+        self._node.status.show()
+        if self._node.breaker.store_was_replaced and self._shutdown.exit is not Exit.STORE:
+            log.error("exiting so that the node is restarted with the new store: %s", self._node.breaker.reason)
             self._shutdown.fail(Exit.STORE)
-        if not self._breaker.is_degraded:
-            self._loop.soon(partial(self._resume, "the store answers again"))
+        if not self._node.breaker.is_degraded:
+            self._node.loop.soon(partial(self._resume, "the store answers again"))
 
     def _on_contended(self) -> None:
-        self._loop.at(self._breaker.resume_at, partial(self._resume, "other processes preempted a change"))
+        self._node.loop.at(self._node.breaker.resume_at, partial(self._resume, "other processes preempted a change"))
 
     def _resume(self, why: str) -> None:
         """Repeat every call that may have received no answer."""

@@ -45,13 +45,11 @@ class ShutdownSequence:
         on_stage: Callable[[], None],
     ) -> None:
         """``distrust_lead`` is called when a shutdown starts, ``on_stage`` at each new stage."""
-        self._loop = node.loop
-        self._settings = node.settings
+        self._node = node
         self._manager = manager
         self._fetcher = fetcher
         self._in_flight = in_flight
         self._hooks = hooks
-        self._status = node.status
         self._distrust_lead = distrust_lead
         self._on_stage = on_stage
         self._signals = 0
@@ -65,7 +63,7 @@ class ShutdownSequence:
 
     def enter(self, stage: NodeStage) -> None:
         """Enter this stage."""
-        self._status.stage = stage
+        self._node.status.stage = stage
         self._on_stage()
 
     def on_stop(self) -> None:
@@ -73,8 +71,8 @@ class ShutdownSequence:
         self._signals += 1
         self._in_flight.is_stop_requested = True
         self.restarts = False
-        if self._status.stage is NodeStage.LEAVING:
-            self._loop.stop()
+        if self._node.status.stage is NodeStage.LEAVING:
+            self._node.loop.stop()
             return
         if self._signals > MOST_SIGNALS:
             self._manager.kill()
@@ -92,24 +90,24 @@ class ShutdownSequence:
         If the terminal of the node was closed, which also sends SIGHUP, shut down as on SIGTERM.
         """
         if (
-            self.restarts or self._status.stage in (NodeStage.STANDBY, NodeStage.SEATED)
+            self.restarts or self._node.status.stage in (NodeStage.STANDBY, NodeStage.SEATED)
         ) and standard_streams.has_lost_terminal():
             log.info("the terminal of this node was closed")
             self.on_stop()
             return
-        if self._status.stage not in (NodeStage.STANDBY, NodeStage.SEATED):
+        if self._node.status.stage not in (NodeStage.STANDBY, NodeStage.SEATED):
             return
         systemd.reloading()
-        if self._status.stage is NodeStage.SEATED and self._settings.preload:
+        if self._node.status.stage is NodeStage.SEATED and self._node.settings.preload:
             self.restarts = True
             log.info("loading new code: the node restarts when its running jobs have ended")
             self._start("patient")
             return
-        if self._status.stage is NodeStage.SEATED:
+        if self._node.status.stage is NodeStage.SEATED:
             log.info("replacing every worker after its current run")
             self._manager.send(Recycle())
             self._hooks.load_new_code()
-        systemd.ready(self._status.summary())
+        systemd.ready(self._node.status.summary())
 
     def fail(self, exit: Exit) -> None:
         """Shut down quickly, with this exit code."""
@@ -135,30 +133,30 @@ class ShutdownSequence:
     def on_manager_exit(self) -> None:
         """Settle the runs that the manager can no longer report, and exit; a supervisor restarts the node."""
         for source in (self._manager.process, self._manager.channel):
-            self._loop.unwatch(source)
+            self._node.loop.unwatch(source)
         self._manager.read_rest()
         exit = self._manager.reap()
-        if self._status.stage is not NodeStage.DRAINING:
+        if self._node.status.stage is not NodeStage.DRAINING:
             log.error("the worker manager died (%s)", exit)
             self.exit = self.exit or Exit.LOST
         elif self._manager.kills > self._kills_before:
             self.exit = self.exit or Exit.KILLED
         self._in_flight.on_manager_exit(self._manager.start_log.start_times())
-        self.restarts = self.restarts and self._status.stage is NodeStage.DRAINING
-        if self._status.stage is NodeStage.STANDBY:
-            self._loop.stop()
+        self.restarts = self.restarts and self._node.status.stage is NodeStage.DRAINING
+        if self._node.status.stage is NodeStage.STANDBY:
+            self._node.loop.stop()
         self.enter(NodeStage.LEAVING)
-        systemd.extend_timeout(self._settings.lease + SLOWEST_ANSWER)
-        self._loop.at(time.monotonic() + self._settings.lease, self._loop.stop)
+        systemd.extend_timeout(self._node.settings.lease + SLOWEST_ANSWER)
+        self._node.loop.at(time.monotonic() + self._node.settings.lease, self._node.loop.stop)
 
     def _start(self, mode: str) -> None:
         """Start or speed up the shutdown, as ``mode`` says (see ``Shutdown``)."""
-        if self._status.stage is NodeStage.LEAVING:
+        if self._node.status.stage is NodeStage.LEAVING:
             return
-        if self._status.stage is NodeStage.STANDBY:
-            self._loop.stop()
+        if self._node.status.stage is NodeStage.STANDBY:
+            self._node.loop.stop()
             return
-        if self._status.stage is NodeStage.SEATED:
+        if self._node.status.stage is NodeStage.SEATED:
             self._log_start(mode)
             self._kills_before = self._manager.kills
             self._distrust_lead()
@@ -167,10 +165,10 @@ class ShutdownSequence:
         self.is_patient = mode == "patient"
         self._fetcher.hand_back_reserved()
         if not self.restarts:
-            systemd.stopping(self._status.summary())
+            systemd.stopping(self._node.status.summary())
         self._delayed_mode = mode
         if mode != "quick" and self._hooks.is_pending:
-            self._loop.at(time.monotonic() + HOOK_STARTS_WITHIN, self._send_shutdown)
+            self._node.loop.at(time.monotonic() + HOOK_STARTS_WITHIN, self._send_shutdown)
             return
         self._send_shutdown()
 
@@ -178,7 +176,7 @@ class ShutdownSequence:
         running = count(len(self._in_flight), "job")
         match mode:
             case "finish":
-                log.info("shutting down: %s in flight, waiting up to %g s", running, self._settings.finish)
+                log.info("shutting down: %s in flight, waiting up to %g s", running, self._node.settings.finish)
             case "patient":
                 log.info("shutting down: waiting for %s to finish", running)
             case _:
