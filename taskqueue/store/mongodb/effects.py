@@ -25,6 +25,7 @@ from taskqueue.model.schedules.series import NextRun, advance
 from taskqueue.model.schedules.series import successor as following_occurrence
 from taskqueue.store import Event
 from taskqueue.store.codec import event_name
+from taskqueue.store.mongodb import unique_keys
 from taskqueue.store.mongodb.background_writer import Done, EventWriter
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import (
@@ -41,7 +42,7 @@ from taskqueue.store.mongodb.documents import (
 from taskqueue.store.mongodb.events import status_event
 from taskqueue.store.mongodb.indexes import BEHIND, CHILDREN, LEFTOVERS
 from taskqueue.store.mongodb.limits import Freed, LimitUse
-from taskqueue.store.mongodb.unique_keys import UniqueKeys, undoubted
+from taskqueue.store.mongodb.unique_keys import undoubted
 from taskqueue.store.tries import MOST_TRIES
 
 log = logging.getLogger(__name__)
@@ -113,7 +114,6 @@ class Effects:
         self._connection = connection
         self._limit_use = limit_use
         self._event_writer = event_writer
-        self._keys = UniqueKeys(connection)
 
     def count(self, effects: Sequence[Effect]) -> None:
         """Count the written changes of one call in the history."""
@@ -136,7 +136,7 @@ class Effects:
             if self._insert(effect.successor, effect.job_id):
                 successors.append(effect.successor)
             else:
-                rechecked += self._keys.taken(effect.successor["unique"], effect.job_id)
+                rechecked += unique_keys.taken(self._connection, effect.successor["unique"], effect.job_id)
         rechecked += [
             successor["_id"] for successor in successors if "waiting_for" in successor or "parent" in successor
         ]
@@ -214,7 +214,7 @@ class Effects:
         awaited = {id for job in rechecked_jobs for id in job.get("waiting_for", ())}
         awaited |= {job["parent"] for job in rechecked_jobs if "parent" in job}
         if doubtful:
-            awaited |= self._keys.wait_behind(doubtful)
+            awaited |= unique_keys.wait_behind(self._connection, doubtful)
         documents = jobs.find({"_id": {"$in": list(awaited)}}, {"status": True}) if awaited else ()
         statuses = {document["_id"]: status_in(document.get("status")) for document in documents}
         ends = {id: statuses.get(id) for id in awaited} | dict.fromkeys(doubtful.values())

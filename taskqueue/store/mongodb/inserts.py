@@ -21,6 +21,7 @@ from taskqueue.model.lifecycle.recovered_copy import COPY, ORIGIN, origin_of
 from taskqueue.model.record import Cause, Record, Status, replace
 from taskqueue.model.serializer import decode
 from taskqueue.store.arguments import existing, same_jobs
+from taskqueue.store.mongodb import unique_keys
 from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import (
@@ -38,15 +39,7 @@ from taskqueue.store.mongodb.effects import Effect, clashing_field, effects_of, 
 from taskqueue.store.mongodb.events import DUPLICATE
 from taskqueue.store.mongodb.indexes import BY_ID, OUTCOMES, UNIQUE
 from taskqueue.store.mongodb.settlements import Settlements
-from taskqueue.store.mongodb.unique_keys import (
-    UniqueKeys,
-    holds,
-    in_doubt,
-    is_in_doubt,
-    needs_look,
-    of_period,
-    undoubted,
-)
+from taskqueue.store.mongodb.unique_keys import holds, in_doubt, is_in_doubt, needs_look, of_period, undoubted
 from taskqueue.store.tries import MOST_TRIES
 
 log = logging.getLogger(__name__)
@@ -62,7 +55,6 @@ class Inserts:
         self._index = index
         self._settlements = settlements
         self._event_writer = event_writer
-        self._keys = UniqueKeys(connection)
         self._alike = Alike(connection, self._holder)
 
     def add(self, new: Sequence[Record]) -> list[Record]:
@@ -197,8 +189,10 @@ class Inserts:
         related = [record.unique for record in keyed if record.unique is not None and _has_to_do_with_others(record)]
         try:
             if related:
-                self._keys.check(related)
-            return self._keys.clear([record for record in keyed if not _has_to_do_with_others(record)], tokens)
+                unique_keys.check(self._connection, related)
+            return unique_keys.clear(
+                self._connection, [record for record in keyed if not _has_to_do_with_others(record)], tokens
+            )
         except PyMongoError as error:
             log.warning("%d jobs are inserted; rechecking them is postponed: %s", len(keyed), reason_of(error))
             if misses_index(error):

@@ -299,20 +299,13 @@ class Settlements:
         document = documents.get(settlement.after.id, {})
         return document.get("swapped") in self._doubts.get(_key(settlement), ())
 
-
-class Updates:
-    """Changes pending records if their owners' fields are still as they were read.
-
-    Each write changes the fields that differ, and derives ``due``, ``expires``, ``lane`` and the like again.
-    """
-
-    def __init__(self, connection: Connection, settlements: Settlements) -> None:
-        self._connection = connection
-        self._settlements = settlements
-
     def update(self, before: Record, after: Record, now: datetime) -> bool:
+        """Change a pending record if its owner's fields are still as they were read; return whether they were.
+
+        The write changes the fields that differ, and derives ``due``, ``expires``, ``lane`` and the like again.
+        """
         if after.status.is_final or after.course != before.course:
-            return bool(self._settlements.apply([Replacement(where=unmoved(before), after=after)], now))
+            return bool(self.apply([Replacement(where=unmoved(before), after=after)], now))
         old, new = _changed_fields(before), _changed_fields(after)
         differing = {name: value for name, value in new.items() if value != old[name]}
         where = unmoved(before) | {name: old[name] for name in differing}
@@ -334,7 +327,7 @@ class Updates:
         if not self._connection.collections.jobs.update_one(where, change).matched_count:
             return False
         if follows is not None:
-            self._settlements.follow([follows])
+            self.follow([follows])
         return True
 
 

@@ -36,7 +36,7 @@ from taskqueue.store.mongodb.queries import Queries
 from taskqueue.store.mongodb.renewals import Renewals
 from taskqueue.store.mongodb.retention import Retention
 from taskqueue.store.mongodb.schedules import Schedules
-from taskqueue.store.mongodb.settlements import Settlements, Updates
+from taskqueue.store.mongodb.settlements import Settlements
 from taskqueue.store.server_clock import ESTIMATE_FOR, ServerClock
 
 Given = ParamSpec("Given")
@@ -85,7 +85,6 @@ class MongoStore:
         self._limit_use = LimitUse(connection)
         self._effects = Effects(connection, self._event_writer, self._limit_use)
         self._settlements = Settlements(connection, self._effects, self._host_bells)
-        self._updates = Updates(connection, self._settlements)
         self._inserts = Inserts(connection, self._settlements, self._event_writer, self.index)
         self._controls = StoredControls(connection)
         self._claims = Claims(connection, self._settlements, self._event_writer, self._limit_use, self._controls)
@@ -116,7 +115,7 @@ class MongoStore:
     samples = indexed(_part("_connection", analytics.samples))
     cancel = indexed(_part("_settlements", Settlements.cancel))
     cancel_many = _part("_settlements", Settlements.cancel_many)
-    update = indexed(_part("_updates", Updates.update))
+    update = indexed(_part("_settlements", Settlements.update))
     claim = indexed(_part("_claims", Claims.claim))
     claim_one = indexed(_part("_claims", Claims.claim_one))
     renew = indexed(_part("_renewals", Renewals.renew))

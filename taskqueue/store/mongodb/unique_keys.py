@@ -24,60 +24,59 @@ from taskqueue.store.mongodb.documents import Document, moving, record, setting
 from taskqueue.store.mongodb.indexes import GIVEN, HAS_PERIOD, PERIOD_KEY, PERIODS, UNIQUE
 
 
-class UniqueKeys:
-    """Makes new jobs wait for a running job that previously had their key."""
+def clear(connection: Connection, new: Sequence[Record], tokens: Mapping[JobId, ObjectId]) -> set[JobId]:
+    """Admit and return the records in doubt whose key is free; the others need a recheck."""
+    if not new:
+        return set()
+    given = _given(connection, {job.unique for job in new if job.unique is not None})
+    free = [job for job in new if job.unique not in given]
+    changes = []
+    for job in free:
+        change = setting(moving(job)) | {"$pull": {"after": {"token": tokens[job.id]}}}
+        changes.append(UpdateOne(_untouched(job), change, hint=UNIQUE))  # a missing index is detected
+    jobs = connection.collections.jobs
+    if not changes or jobs.bulk_write(changes, ordered=False).matched_count < len(changes):
+        return set()
+    return {job.id for job in free}
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
-    def clear(self, new: Sequence[Record], tokens: Mapping[JobId, ObjectId]) -> set[JobId]:
-        """Admit and return the records in doubt whose key is free; the others need a recheck."""
-        if not new:
-            return set()
-        given = self._given({job.unique for job in new if job.unique is not None})
-        free = [job for job in new if job.unique not in given]
-        changes = []
-        for job in free:
-            change = setting(moving(job)) | {"$pull": {"after": {"token": tokens[job.id]}}}
-            changes.append(UpdateOne(_untouched(job), change, hint=UNIQUE))  # a missing index is detected
-        jobs = self._connection.collections.jobs
-        if not changes or jobs.bulk_write(changes, ordered=False).matched_count < len(changes):
-            return set()
-        return {job.id for job in free}
+def check(connection: Connection, keys: Collection[str]) -> None:
+    """If some records are not admitted yet, check that the unique index exists."""
+    pending = {"unique": {"$in": list(keys), "$type": "string"}, "status": {"$lte": int(Status.PROCESSING)}}
+    list(connection.collections.jobs.find(pending, {"_id": True}).hint(UNIQUE))
 
-    def check(self, keys: Collection[str]) -> None:
-        """If some records are not admitted yet, check that the unique index exists."""
-        pending = {"unique": {"$in": list(keys), "$type": "string"}, "status": {"$lte": int(Status.PROCESSING)}}
-        list(self._connection.collections.jobs.find(pending, {"_id": True}).hint(UNIQUE))
 
-    def wait_behind(self, doubtful: Mapping[str, JobId]) -> set[JobId]:
-        """Make the jobs in doubt wait for the jobs that have released their keys, and return the latter."""
-        givers = self._given(doubtful)
-        for key, giver in givers.items():
-            self._put_behind(doubtful[key], giver)
-        return set(givers.values())
+def wait_behind(connection: Connection, doubtful: Mapping[str, JobId]) -> set[JobId]:
+    """Make the jobs in doubt wait for the jobs that have released their keys, and return the latter."""
+    givers = _given(connection, doubtful)
+    for key, giver in givers.items():
+        _put_behind(connection, doubtful[key], giver)
+    return set(givers.values())
 
-    def taken(self, key: str, giver: JobId) -> list[JobId]:
-        """Make the current holder of the key wait for the previous holder, if it is still in doubt."""
-        document = self._connection.collections.jobs.find_one(holds(key), {"_id": True})
-        if document is None or not self._put_behind(document["_id"], giver):
-            return []
-        return [document["_id"]]
 
-    def _given(self, keys: Collection[str]) -> dict[str, JobId]:
-        jobs = self._connection.collections.jobs
-        where = {"after.successor.unique": {"$in": list(keys)}}
-        documents = jobs.find(where, {"after.successor.unique": True}).hint(GIVEN)
-        pairs = [
-            (entry.get("successor", {}).get("unique"), document["_id"])
-            for document in documents
-            for entry in document["after"]
-        ]
-        return {key: id for key, id in pairs if key in keys}
+def taken(connection: Connection, key: str, giver: JobId) -> list[JobId]:
+    """Make the current holder of the key wait for the previous holder, if it is still in doubt."""
+    document = connection.collections.jobs.find_one(holds(key), {"_id": True})
+    if document is None or not _put_behind(connection, document["_id"], giver):
+        return []
+    return [document["_id"]]
 
-    def _put_behind(self, id: JobId, giver: JobId) -> bool:
-        change = {"$set": {"waiting_for.$": giver, "cause": Cause.BEHIND.value}}
-        return self._connection.collections.jobs.update_one({"_id": id, "waiting_for": id}, change).matched_count == 1
+
+def _given(connection: Connection, keys: Collection[str]) -> dict[str, JobId]:
+    jobs = connection.collections.jobs
+    where = {"after.successor.unique": {"$in": list(keys)}}
+    documents = jobs.find(where, {"after.successor.unique": True}).hint(GIVEN)
+    pairs = [
+        (entry.get("successor", {}).get("unique"), document["_id"])
+        for document in documents
+        for entry in document["after"]
+    ]
+    return {key: id for key, id in pairs if key in keys}
+
+
+def _put_behind(connection: Connection, id: JobId, giver: JobId) -> bool:
+    change = {"$set": {"waiting_for.$": giver, "cause": Cause.BEHIND.value}}
+    return connection.collections.jobs.update_one({"_id": id, "waiting_for": id}, change).matched_count == 1
 
 
 def holds(key: str) -> Document:
