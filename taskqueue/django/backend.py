@@ -117,7 +117,7 @@ class TaskBackend(BaseTaskBackend):
 
         It is not there if the store is in another database, or this connection's user may not add jobs.
         """
-        if connection.vendor != "postgresql" or self.scheduler._may_run_now:  # noqa: SLF001 - as below
+        if connection.vendor != "postgresql" or self.scheduler._is_immediate:  # noqa: SLF001 - as below
             return False
         try:
             self._add(result, session=connection)
@@ -127,7 +127,7 @@ class TaskBackend(BaseTaskBackend):
 
     def _add(self, result: base.TaskResult, session: BaseDatabaseWrapper | None = None) -> None:
         """Add the job, and send the signal; in immediate mode first, since the job runs when added."""
-        runs_now = self.scheduler._may_run_now  # noqa: SLF001 - applications need not ask it
+        runs_now = self.scheduler._is_immediate  # noqa: SLF001 - applications need not ask it
         if runs_now:
             self._announce(result)
         task, priority, at = result.task, result.task.priority, result.task.run_after

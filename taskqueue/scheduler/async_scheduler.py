@@ -62,9 +62,9 @@ class _Blocking(Scheduler):
     def connections(self) -> Connections:
         return self._connections
 
-    def run_now(self) -> None:
+    def run_immediate(self) -> None:
         """In immediate mode, run pending jobs."""
-        self._run_now([])
+        self._run_immediate([])
 
 
 class AsyncScheduler(AwaitedOperations):
@@ -217,7 +217,7 @@ class AsyncScheduler(AwaitedOperations):
         else:
             handles = named(given, self.blocking.connections)
         if self.blocking.connections.immediate is not None:
-            await asyncio.to_thread(self.blocking.run_now)
+            await asyncio.to_thread(self.blocking.run_immediate)
         seconds = timeout_of("timeout", timeout)
         snapshots = [process.snapshot for _, process in handles if isinstance(process, JobSnapshot)]
         ended = {record.id: record for record in snapshots if record.status.is_final}

@@ -86,7 +86,7 @@ class Scheduler(Events, Operations, Schedules):
         self._before_add = job_meta.check_plain(before_add)
         self.run_hooks = None if around_run is None and run_ended is None else _run_hooks(around_run, run_ended)
         self._connections = Connections(url_or_database, connection, immediate)
-        self._may_run_now = self._connections.immediate is not None
+        self._is_immediate = self._connections.immediate is not None
         self._listening = EventStream(partial(Event, self), self._connections)
         self._unclosed = weakref.finalize(self, leave_open, self._connections)
 
@@ -128,13 +128,13 @@ class Scheduler(Events, Operations, Schedules):
         new = new_jobs.record_of(job, data, every, self._defaults, store.now())
         if new.depends_on or new.parent is not None:
             new_jobs.check_related(store, [new])
-        if self._may_run_now:
-            self._check_now([new], session)
+        if self._is_immediate:
+            self._check_immediate([new], session)
         [stored] = (store if session is None else session_inserts(store, session)).add([new])
         if stored is not new and "on_duplicate" in new.given:
             stored = add.after_duplicate(store, new, stored, session)
-        if self._may_run_now:
-            return self._run_now([Process(self, stored, existed=add.existed(new, stored))])[0]
+        if self._is_immediate:
+            return self._run_immediate([Process(self, stored, existed=add.existed(new, stored))])[0]
         if stored is new:  # a session may be aborted, for which there is no ring
             return Process(self, stored, silence=silence if session is None else None)
         return Process(self, stored, existed=add.existed(new, stored))
@@ -179,13 +179,13 @@ class Scheduler(Events, Operations, Schedules):
         every = new_jobs.with_ids(store, job_meta.completed(self._before_add, job, data, options))
         order = new_jobs.order(job, data, every, self._defaults, store.now())
         new_jobs.check_related(store, [order.record])
-        self._check_now([order.record], session)
+        self._check_immediate([order.record], session)
         if session is None:
             reason = "replaced by another add_job_once" if replace_running == "cancel" else None
             stored = add.add_once(store, order, reason)
         else:
             stored = add.add_once_within(session_inserts(store, session), order)
-        return self._run_now([Process(self, stored, existed=add.existed(order.record, stored))])[0]
+        return self._run_immediate([Process(self, stored, existed=add.existed(order.record, stored))])[0]
 
     def run_job(
         self,
@@ -214,9 +214,9 @@ class Scheduler(Events, Operations, Schedules):
         new = new_jobs.record_of(at_hand(job), data, every, self._defaults, store.now())
         if new.status is not Status.WAITING:
             raise InvalidOption("run_job runs the job now: leave out at and depends_on, or use add_job")
-        self._check_now([new])
+        self._check_immediate([new])
         record, error = run_inline.run_new(self, store, new, self._connections.wake)
-        [process] = self._run_now([Process(self, record, existed=add.existed(new, record))])
+        [process] = self._run_immediate([Process(self, record, existed=add.existed(new, record))])
         if reraise and error is not None:
             raise error
         return process
@@ -230,7 +230,9 @@ class Scheduler(Events, Operations, Schedules):
         """
         if (immediate := self._connections.immediate) is not None:
             immediate.refuse("at", changes.get("at"))
-        return self._run_now([Process(self, update(self._connections.store, id_of(id, self._connections), changes))])[0]
+        return self._run_immediate(
+            [Process(self, update(self._connections.store, id_of(id, self._connections), changes))]
+        )[0]
 
     def recover_job(self, id: JobId | str, at: When | None = None, *, data: Any = SAME_DATA) -> Process:
         """Add a copy of a job that has ended, to run ``at`` a time or now, and return the copy.
@@ -243,9 +245,9 @@ class Scheduler(Events, Operations, Schedules):
         """
         if (immediate := self._connections.immediate) is not None:
             immediate.refuse("at", at)
-        return self._run_now([Process(self, recover(self._connections.store, id_of(id, self._connections), at, data))])[
-            0
-        ]
+        return self._run_immediate(
+            [Process(self, recover(self._connections.store, id_of(id, self._connections), at, data))]
+        )[0]
 
     def recover_jobs(self, query: Mapping[str, Any], at: When | None = None) -> list[Process]:
         """Add a copy of every job that matches the query and has ended, and return the copies, ordered by the old ids.
@@ -257,7 +259,7 @@ class Scheduler(Events, Operations, Schedules):
         if (immediate := self._connections.immediate) is not None:
             immediate.refuse("at", at)
         recovered = recover_all(self._connections.store, parse(query), at)
-        return self._run_now([Process(self, record) for record in recovered.copies])
+        return self._run_immediate([Process(self, record) for record in recovered.copies])
 
     def recover_workflow(self, id: JobId | str) -> list[Process]:
         """Run the failed part of a workflow again: add copies in one step, and return them.
@@ -267,7 +269,7 @@ class Scheduler(Events, Operations, Schedules):
         was recovered before, is left out. Raises ``JobNotFound``.
         """
         copies = recover_workflow(self._connections.store, id_of(id, self._connections))
-        return self._run_now([Process(self, record) for record in copies])
+        return self._run_immediate([Process(self, record) for record in copies])
 
     def get_job(self, id: JobId | str) -> Process:
         """Return the job with this id; raise ``JobNotFound`` if there is none."""
@@ -340,8 +342,8 @@ class Scheduler(Events, Operations, Schedules):
         ``WaitDeadlock``.
         """
         handles = named(processes, self._connections)
-        if self._may_run_now:
-            self._run_now([])
+        if self._is_immediate:
+            self._run_immediate([])
         ended: dict[JobId, Record] = {}
         with closing(self._ends(handles, timeout_of("timeout", timeout))) as ends:
             for record in ends:
@@ -387,19 +389,19 @@ class Scheduler(Events, Operations, Schedules):
         """Store checked jobs together, and return their handles in order."""
         store = self._connections.store
         new_jobs.check_related(store, records)
-        self._check_now(records, session)
+        self._check_immediate(records, session)
         adder = None if session is None else session_inserts(store, session)
         added = zip(records, add.many_added(store, records, adder), strict=True) if records else ()
-        return self._run_now([Process(self, stored, existed=add.existed(new, stored)) for new, stored in added])
+        return self._run_immediate([Process(self, stored, existed=add.existed(new, stored)) for new, stored in added])
 
-    def _check_now(self, records: Sequence[Record], session: object = None) -> None:
+    def _check_immediate(self, records: Sequence[Record], session: object = None) -> None:
         """In immediate mode, refuse new jobs that need time or a node."""
         immediate = self._connections.immediate
         if immediate is not None:
             immediate.refuse("session", session)
             immediate.check(records)
 
-    def _run_now(self, added: list[Process]) -> list[Process]:
+    def _run_immediate(self, added: list[Process]) -> list[Process]:
         """In immediate mode, run pending jobs until none can run; return the handles of added jobs, up to date."""
         immediate = self._connections.immediate
         if immediate is None:
