@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
@@ -105,47 +105,39 @@ def _losses(
     ]
 
 
+@dataclass(eq=False, kw_only=True)
 class HostWatch:
     """Watches the processes that leases of other nodes and claims of callers name on this host, by pidfd."""
 
-    def __init__(
-        self,
-        *,
-        node: NodeContext,
-        rescuer: Rescuer,
-        on_lead: Callable[[], None],
-        on_leases: Callable[[Sequence[Lease]], None],
-        is_busy: Callable[[], object],
-    ) -> None:
-        """``on_lead`` is called after the death of a node, which may have led.
+    node: NodeContext
+    rescuer: Rescuer
+    on_lead: Callable[[], None]
+    """Called after the death of a node, which may have led."""
+    on_leases: Callable[[Sequence[Lease]], None]
+    """Called with all leases whenever they were read, even when a node ends while it is busy."""
+    is_busy: Callable[[], object]
 
-        ``on_leases`` is called with all leases whenever they were read, even when a node ends while it is busy.
-        """
-        self._node = node
-        self._rescuer = rescuer
-        self._on_lead = on_lead
-        self._on_leases = on_leases
-        self._is_busy = is_busy
+    def __post_init__(self) -> None:
         self._watched: dict[Holder, list[int]] = {}
-        every(node.loop, node.settings.lease / 3, self.check)
+        every(self.node.loop, self.node.settings.lease / 3, self.check)
 
     def check(self) -> None:
         """Watch the current nodes and callers of this host, and rescue the claims of dead ones."""
-        if not self._node.status.is_seated and not self._is_busy():
+        if not self.node.status.is_seated and not self.is_busy():
             return
-        leases = self._node.breaker.call(self._node.store.leases)
+        leases = self.node.breaker.call(self.node.store.leases)
         if leases is None:
             return
-        self._on_leases(leases)
-        if not self._node.status.is_seated:
+        self.on_leases(leases)
+        if not self.node.status.is_seated:
             return
-        callers = self._node.breaker.call(lambda: self._node.store.holders(host.caller_seats()))
+        callers = self.node.breaker.call(lambda: self.node.store.holders(host.caller_seats()))
         if callers is None:
             return
-        now = self._node.store.now()
+        now = self.node.store.now()
         others: dict[Holder, Lease | None] = dict.fromkeys(callers)
         for lease in seats(leases):
-            if lease.holder != self._node.holder and lease.until > now:
+            if lease.holder != self.node.holder and lease.until > now:
                 others[lease.holder] = lease
         for holder in [holder for holder in self._watched if holder not in others]:
             self._forget(holder)
@@ -166,7 +158,7 @@ class HostWatch:
         elif living:
             self._watched[holder] = list(living.values())
             for pidfd in living.values():
-                self._node.loop.watch(pidfd, partial(self._on_process_exit, holder))
+                self.node.loop.watch(pidfd, partial(self._on_process_exit, holder))
 
     def _on_process_exit(self, holder: Holder) -> None:
         """Check the node again after one of its processes has ended."""
@@ -175,19 +167,19 @@ class HostWatch:
 
     def _forget(self, holder: Holder) -> None:
         for pidfd in self._watched.pop(holder, ()):
-            self._node.loop.unwatch(pidfd)
+            self.node.loop.unwatch(pidfd)
             os.close(pidfd)
 
     def _rescue(self, dead: Holder, seat: Lease | None) -> None:
         """Rescue the claims of a dead holder, and end its leases; in an outage the next check does it."""
-        rescued = self._rescuer.rescue_from(dead)
+        rescued = self.rescuer.rescue_from(dead)
         if rescued is None:
             return
         if seat is None:
             log.warning("the process of %s died: rescued %s", dead.seat, count(rescued, "job"))
             return
         log.warning("node %s of this host died: rescued %s", dead.seat, count(rescued, "job"))
-        now = self._node.store.now()
-        self._node.breaker.call(lambda: self._node.store.resign(LEAD, dead))
-        self._node.breaker.call(lambda: self._node.store.acquire(replace(seat, until=now), now))
-        self._on_lead()
+        now = self.node.store.now()
+        self.node.breaker.call(lambda: self.node.store.resign(LEAD, dead))
+        self.node.breaker.call(lambda: self.node.store.acquire(replace(seat, until=now), now))
+        self.on_lead()

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from taskqueue.daemon.node.clocks import ClockWatch
@@ -229,58 +230,51 @@ EXPIRY_SLACK = 0.01
 """Seconds after the trusted time of the lead at which this node surely no longer leads."""
 
 
+@dataclass(eq=False, kw_only=True)
 class Leadership:
     """The lead of one node."""
 
-    def __init__(
-        self,
-        *,
-        node: NodeContext,
-        leases: NodeLeases,
-        controls: ControlsView,
-        hooks: NodeHooks,
-        events: EventBuffer,
-        on_change: Callable[[bool], None],
-        on_applied: Callable[[], None],
-    ) -> None:
-        """``on_change`` is called with whether this node leads now, ``on_applied`` after each look at the lead."""
-        self._node = node
-        self._leases = leases
-        self._controls = controls
-        self._hooks = hooks
-        self._events = events
-        self._on_change = on_change
-        self._on_applied = on_applied
-        self._expiry_timer = node.timer(self.apply)
-        self._retry_timer = node.timer(self.renew)
+    node: NodeContext
+    leases: NodeLeases
+    controls: ControlsView
+    hooks: NodeHooks
+    events: EventBuffer
+    on_change: Callable[[bool], None]
+    """Called with whether this node leads now."""
+    on_applied: Callable[[], None]
+    """Called after each look at the lead."""
+
+    def __post_init__(self) -> None:
+        self._expiry_timer = self.node.timer(self.apply)
+        self._retry_timer = self.node.timer(self.renew)
 
     def renew(self) -> None:
         """Acquire or renew the lead, and set the timer for its end or for the next try."""
-        if not self._node.status.is_seated:
+        if not self.node.status.is_seated:
             return
-        if self._controls.drain is not None and self._node.settings.lead is Lead.CLUSTER:
-            self._leases.resign_lead()  # the leader does the work
+        if self.controls.drain is not None and self.node.settings.lead is Lead.CLUSTER:
+            self.leases.resign_lead()  # the leader does the work
             self.apply()
             return
-        free_at = self._leases.renew_lead()
+        free_at = self.leases.renew_lead()
         self.apply()
         self._expiry_timer.cancel()
         self._retry_timer.cancel()
-        if self._leases.leads:
-            self._expiry_timer.after(self._leases.lead_trusted_for + EXPIRY_SLACK)
+        if self.leases.leads:
+            self._expiry_timer.after(self.leases.lead_trusted_for + EXPIRY_SLACK)
         elif free_at is not None:
             self._retry_timer.at(free_at, LEASE_SLACK)
 
     def distrust(self) -> None:
         """Stop leading, but keep the lease for the rest of the shutdown."""
-        self._leases.distrust_lead()
+        self.leases.distrust_lead()
         self.apply()
 
     def apply(self) -> None:
         """Act on a change of leadership, if there is one."""
-        leads = self._leases.leads
-        if leads is not self._hooks.leads:
-            self._on_change(leads)
-            self._events.leadership_changed(leads)
-        self._hooks.leadership_changed(leads)
-        self._on_applied()
+        leads = self.leases.leads
+        if leads is not self.hooks.leads:
+            self.on_change(leads)
+            self.events.leadership_changed(leads)
+        self.hooks.leadership_changed(leads)
+        self.on_applied()
