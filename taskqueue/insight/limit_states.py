@@ -35,7 +35,7 @@ class LimitState:
     control: Control | None
     """The operator's change of the number; None if it has its declared number."""
     used: int
-    """How many of its places are taken; under a rate, also by starts of jobs that do not run any more."""
+    """How many of its places are taken; under a rate, starts of jobs that no longer run count too."""
     waiting: int
     """How many jobs with this key wait, for whatever reason, of the ``MOST_WAITING`` that are counted."""
     holders: Sequence[Record]

@@ -10,6 +10,7 @@ import logging
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -58,14 +59,14 @@ KEY_FOR = "1d"
 """How long the key of an added job stays taken."""
 
 
+@dataclass(frozen=True)
 class Actions:
     """The actions of one viewer."""
 
-    def __init__(self, scheduler: Scheduler, settings: Settings, viewer: Viewer, masking: Masking) -> None:
-        self._scheduler = scheduler
-        self._settings = settings
-        self._viewer = viewer
-        self._masking = masking
+    scheduler: Scheduler
+    settings: Settings
+    viewer: Viewer
+    masking: Masking
 
     def add_job(self, job: str, data: Any, options: Mapping[str, Any], key: str | None = None) -> Process:
         """Add a job of an allowed class; with a ``key`` the same request adds it once, for a day."""
@@ -73,12 +74,12 @@ class Actions:
         self.check_class(job)
         given = dict(options)
         if key is not None:
-            given.update(unique=_unique(self._viewer.user.name, key), unique_for=KEY_FOR)
+            given.update(unique=_unique(self.viewer.user.name, key), unique_for=KEY_FOR)
         value = typed_data(job, data)
         id = value_of("id", given.get("id")) or new_id()
         given["id"] = id
         with self._acting("add", str(id_of_text(job, id) if isinstance(id, str) else id), job=job, key=key):
-            process = self._scheduler.add_job(job, value, **given)
+            process = self.scheduler.add_job(job, value, **given)
         if process.existed and (process.job != job or not is_data_of(process.snapshot, value)):
             raise Problem(
                 "key-reused", f"the idempotency key belongs to job {process.id}, a different one: pass a new key"
@@ -92,14 +93,14 @@ class Actions:
             return process
         self._check_followers([process.id])
         with self._acting("cancel", str(process.id), job=process.job, reason=reason):
-            return self._scheduler.cancel_job(process.id, self._reason(reason))
+            return self.scheduler.cancel_job(process.id, self._reason(reason))
 
     def give_up_job(self, id: str, reason: str = "") -> Process:
         """End a job that waits to run again as failed."""
         process = self._job(id)
         self._check_followers([process.id])
         with self._acting("give up", str(process.id), job=process.job, reason=reason):
-            return self._scheduler.give_up_job(process.id, self._give_up_reason(reason))
+            return self.scheduler.give_up_job(process.id, self._give_up_reason(reason))
 
     def run_again(self, id: str, at: Any = None, data: Any = SAME_DATA) -> Process:
         """Run an ended job once more as a copy, with other data if they are passed, and return the copy."""
@@ -107,24 +108,24 @@ class Actions:
         self._check_declared(process.snapshot)
         given = data if data is SAME_DATA else self._data(process, data)
         with self._acting("run again", str(process.id), job=process.job, edited=data is not SAME_DATA):
-            return self._scheduler.recover_job(process.id, at, data=given)
+            return self.scheduler.recover_job(process.id, at, data=given)
 
     def run_failed_part_again(self, id: str) -> list[Process]:
         """Run the failed part of a workflow again, which its id or the id of a member names; return the copies."""
         self._check_role()
-        workflow = workflows.find(self._scheduler, id)
-        if self._viewer.user.queues is not None:
+        workflow = workflows.find(self.scheduler, id)
+        if self.viewer.user.queues is not None:
             for member in workflow.processes:
                 self._check(member.queue)
                 self._check_declared(member.snapshot)
         with self._acting("run failed part again", str(workflow.id), job=workflow.processes[0].job):
-            return self._scheduler.recover_workflow(workflow.id)
+            return self.scheduler.recover_workflow(workflow.id)
 
     def update_job(self, id: str, changes: Mapping[str, Any]) -> Process:
         """Change ``priority``, ``at``, ``queue``, ``tags`` or ``data`` of a waiting job."""
         process, given = self._update(id, changes)
         with self._acting("update", str(process.id), job=process.job, changed=sorted(changes)):
-            return self._scheduler.update_job(process.id, **given)
+            return self.scheduler.update_job(process.id, **given)
 
     def preview_update(self, id: str, changes: Mapping[str, Any], now: datetime) -> Record:
         """Return the record as ``update_job`` would leave it; raise as it does, and change nothing."""
@@ -146,18 +147,18 @@ class Actions:
     @property
     def addable(self) -> list[str]:
         """Return the classes whose jobs may be added here, by name."""
-        return sorted(self._settings.addable)
+        return sorted(self.settings.addable)
 
     def may_add(self, job: str) -> bool:
         """Return whether jobs of this class, or with data of the user's own, may be added here."""
-        return job in self._settings.addable
+        return job in self.settings.addable
 
     def unmask_job(self, id: str) -> Process:
         """Return the job for viewing its secret values, which needs a right of its own."""
-        user = self._viewer.user
+        user = self.viewer.user
         if not user.unmask:
             raise Problem("forbidden", f"user {user.name} may not see secret values: a user with --unmask can")
-        process = self._scheduler.get_job(id)
+        process = self.scheduler.get_job(id)
         with self._acting("unmask", str(process.id), job=process.job):
             return process
 
@@ -168,7 +169,7 @@ class Actions:
 
         ``looks_at`` bounds how many jobs are looked at.
         """
-        return preview(self._scheduler, self._meant(action, query, at), SAMPLE, looks_at)
+        return preview(self.scheduler, self._meant(action, query, at), SAMPLE, looks_at)
 
     def act_on_matching(self, action: str, query: Mapping[str, Any], at: datetime, reason: str = "") -> int:
         """Do ``cancel``, ``give-up``, ``run-again`` or ``start-now`` to the jobs that match; return how many.
@@ -177,29 +178,29 @@ class Actions:
         are given up or started at once, the oldest first. Jobs that another user has run again are left out, and so are
         their copies, even if the copies have ended since.
         """
-        meant, shown = self._meant(action, query, at), shown_query(query, self._masking)
+        meant, shown = self._meant(action, query, at), shown_query(query, self.masking)
         if action in ONLY:
             return self._act_on_each(action, meant, shown, reason)
         if action == "run-again":
             self._check_all_declared(meant)
             with self._acting("run again", "jobs", query=shown):
-                return len(self._scheduler.recover_jobs(meant))
-        if self._viewer.user.queues is not None:
-            self._check_followers([process.id for process in self._scheduler.get_jobs(meant)])
-        with self._acting("cancel", "jobs", query=shown, number=self._scheduler.count_jobs(meant), reason=reason):
-            return self._scheduler.cancel_jobs(meant, self._reason(reason))
+                return len(self.scheduler.recover_jobs(meant))
+        if self.viewer.user.queues is not None:
+            self._check_followers([process.id for process in self.scheduler.get_jobs(meant)])
+        with self._acting("cancel", "jobs", query=shown, number=self.scheduler.count_jobs(meant), reason=reason):
+            return self.scheduler.cancel_jobs(meant, self._reason(reason))
 
     def _act_on_each(self, action: str, meant: Mapping[str, Any], shown: Any, reason: str) -> int:
-        processes = self._scheduler.find_jobs(meant, order="created_at", limit=MOST_AT_ONCE)
+        processes = self.scheduler.find_jobs(meant, order="created_at", limit=MOST_AT_ONCE)
         if action == "start-now":
             for process in processes:
                 self._check_declared(process.snapshot)
             with self._acting("start now", "jobs", query=shown, number=len(processes)):
-                return _number(processes, lambda process: self._scheduler.update_job(process.id, at=None))
+                return _number(processes, lambda process: self.scheduler.update_job(process.id, at=None))
         self._check_followers([process.id for process in processes])
         said = self._give_up_reason(reason)
         with self._acting("give up", "jobs", query=shown, number=len(processes), reason=reason):
-            return _number(processes, lambda process: self._scheduler.give_up_job(process.id, said))
+            return _number(processes, lambda process: self.scheduler.give_up_job(process.id, said))
 
     def begin_bulk_action(self, name: str, query: Mapping[str, Any], at: datetime, given: Mapping[str, Any]) -> None:
         """Begin a bulk action of this name on the jobs that match and ended before ``at``, as ``given`` plans it."""
@@ -207,26 +208,26 @@ class Actions:
         plan = self._plan(given)
         self._check_all_declared(meant)
         bulk_actions.check_name(name)
-        user, shown = self._viewer.user, shown_query(query, self._masking)
+        user, shown = self.viewer.user, shown_query(query, self.masking)
         with self._acting("begin bulk action", name, query=shown, plan=plan.says):
-            bulk_actions.begin(self._scheduler, name, meant, plan, user.name, user.queues)
+            bulk_actions.begin(self.scheduler, name, meant, plan, user.name, user.queues)
 
     def continue_bulk_action(self, name: str, given: Mapping[str, Any]) -> None:
         """Run the jobs again that no stage of a bulk action has looked at, as ``given`` plans it."""
         action = self._bulk_action(name)
-        plan, user = self._plan(given), self._viewer.user
+        plan, user = self._plan(given), self.viewer.user
         with self._acting("continue bulk action", name, plan=plan.says):
-            bulk_actions.add_rest(self._scheduler, name, plan, user.name, action.first.queues)
+            bulk_actions.add_rest(self.scheduler, name, plan, user.name, action.first.queues)
 
     def stop_bulk_action(self, name: str, reason: str = "") -> None:
         """Cancel the copies of a bulk action that have not started."""
         action = self._bulk_action(name)
-        if self._viewer.user.queues is not None:
+        if self.viewer.user.queues is not None:
             queries = [bulk_actions.unstarted(results.stage.record.id) for results in action.stages]
-            self._check_followers([process.id for query in queries for process in self._scheduler.get_jobs(query)])
+            self._check_followers([process.id for query in queries for process in self.scheduler.get_jobs(query)])
         said = self._reason(reason or f"bulk action {name} stopped")
         with self._acting("stop bulk action", name, reason=reason):
-            bulk_actions.stop(self._scheduler, name, said)
+            bulk_actions.stop(self.scheduler, name, said)
 
     def operate(self, operation: AnyOperation, name: str, values: Mapping[str, Any]) -> Any:
         """Do a declared operation to the target of this name, or with "" to all queues, and return its result."""
@@ -234,23 +235,23 @@ class Actions:
         if operation.target is Target.NODE:
             self._check_node(name)
         try:
-            about = operation.details(self._scheduler, name, values)
+            about = operation.details(self.scheduler, name, values)
         except InvalidOption as refused:
             raise Problem("not-found", str(refused)) from None
         with self._acting(operation.name, name, **about) if operation.is_audited else nullcontext():
-            return operation.call(self._scheduler, name or None, {**values, "by": self._viewer.user.name})
+            return operation.call(self.scheduler, name or None, {**values, "by": self.viewer.user.name})
 
     def set_limit(self, name: str, limit: int | str | None, reason: str = "") -> None:
         """Set a limit's number, or with None restore the declared one."""
         self._check(None)
         with self._acting("limit", name, limit=limit, reason=reason):
-            self._scheduler.set_limit(name, limit, reason, by=self._viewer.user.name)
+            self.scheduler.set_limit(name, limit, reason, by=self.viewer.user.name)
 
     def define_schedule(self, name: str, job: str, data: Any, options: Mapping[str, Any]) -> Schedule:
         """Define a schedule of an allowed class, or redefine the one of this name."""
         value = self._data_of_schedule(name, job, data, options)
         with self._acting("schedule", name, job=job):
-            return self._scheduler.schedule(name, job, value, **options)
+            return self.scheduler.schedule(name, job, value, **options)
 
     def preview_schedule(
         self, name: str, job: str, data: Any, options: Mapping[str, Any], now: datetime
@@ -260,7 +261,7 @@ class Actions:
         plan = schedules.plan_of(name, job, value, options, {}, now)
         old: NamedSchedule | None = None
         with suppress(ScheduleNotFound):
-            old = self._scheduler.get_schedule(name).snapshot
+            old = self.scheduler.get_schedule(name).snapshot
         after, _ = schedules.defined(old, plan, now)
         return schedules.preview(after, SAMPLE, now)
 
@@ -291,14 +292,14 @@ class Actions:
     def _job(self, id: str) -> Process:
         """Return the job; raise ``JobNotFound``, and ``Problem`` if the user may not act on it."""
         self._check_role()
-        process = self._scheduler.get_job(id)
+        process = self.scheduler.get_job(id)
         self._check(process.queue)
         return process
 
     def _check_node(self, node: str) -> None:
         """Raise ``Problem`` for an unknown node: a drain of a misspelt name would do nothing."""
-        drained = {control.name for control in self._scheduler.controls() if control.kind is Kind.DRAIN}
-        nodes = drained | {state.name for state in self._scheduler.nodes()}
+        drained = {control.name for control in self.scheduler.controls() if control.kind is Kind.DRAIN}
+        nodes = drained | {state.name for state in self.scheduler.nodes()}
         if node not in nodes:
             command = f"`taskqueue drain {shlex.quote(node)}` drains one that is still to start"
             raise Problem("node-not-found", f"there is no node {node!r}{nearest(node, nodes) or ':'} {command}")
@@ -310,24 +311,24 @@ class Actions:
         """
         self.check_class(process.job)
         before = decode(process.snapshot.data)
-        if value != self._masking.masked(before):  # even the same data: the answer must not confirm a guess of a secret
+        if value != self.masking.masked(before):  # even the same data: the answer must not confirm a guess of a secret
             check_data_may_change(process.snapshot)
-        return typed_data(process.job, self._masking.restored(value, before))
+        return typed_data(process.job, self.masking.restored(value, before))
 
     def _data_of_schedule(self, name: str, job: str, data: Any, options: Mapping[str, Any]) -> Any:
         """Return the data of the jobs of a schedule that the user may define, with the values for masks."""
         self._check(options.get("queue"))
         old: Any = None
         with suppress(ScheduleNotFound):
-            template = self._scheduler.get_schedule(name).snapshot.template
+            template = self.scheduler.get_schedule(name).snapshot.template
             self._check(template.queue)
             old = decode(template.data) if template.job == job else None
         self.check_class(job)
-        return typed_data(job, self._masking.restored(data, old))
+        return typed_data(job, self.masking.restored(data, old))
 
     def _schedule(self, name: str) -> Schedule:
         self._check_role()
-        schedule = self._scheduler.get_schedule(name)
+        schedule = self.scheduler.get_schedule(name)
         self._check(schedule.snapshot.template.queue)
         self._check_declared(schedule.snapshot.template)
         return schedule
@@ -345,13 +346,13 @@ class Actions:
             parts.append(ONLY[action])
         if at is not None:  # a count without it may need the tally alone
             parts.append({"ended_at" if ended else "created_at": {"$lt": at}})
-        if self._viewer.user.queues is not None:
-            parts.append({"queue": {"$in": list(self._viewer.user.queues)}})
+        if self.viewer.user.queues is not None:
+            parts.append({"queue": {"$in": list(self.viewer.user.queues)}})
         return {"$and": parts}
 
     def _plan(self, given: Mapping[str, Any]) -> Plan:
         """Return the plan of a stage, whose copies run in a queue that the user may act on."""
-        plan = bulk_actions.plan_of(self._scheduler, given)
+        plan = bulk_actions.plan_of(self.scheduler, given)
         if plan.queue is not None:
             self._check(plan.queue)
         return plan
@@ -359,7 +360,7 @@ class Actions:
     def _bulk_action(self, name: str) -> BulkActionState:
         """Return a bulk action if the user may act on all its jobs and copies."""
         self._check_role()
-        action = bulk_actions.read(self._scheduler, name)
+        action = bulk_actions.read(self.scheduler, name)
         for stage in (results.stage for results in action.stages):
             queues: list[str | None] = [None] if stage.queues is None else [*stage.queues]
             for queue in [*queues, stage.plan.queue] if stage.plan.queue else queues:
@@ -367,13 +368,13 @@ class Actions:
         return action
 
     def _check_role(self) -> None:
-        if self._viewer.user.role is not Role.OPERATOR:
-            raise Problem("forbidden", f"user {self._viewer.user.name} is a reader: an operator can do this")
+        if self.viewer.user.role is not Role.OPERATOR:
+            raise Problem("forbidden", f"user {self.viewer.user.name} is a reader: an operator can do this")
 
     def _check(self, queue: str | None) -> None:
         """Refuse an action that the user may not do to this queue; None stands for things without a single queue."""
         self._check_role()
-        user = self._viewer.user
+        user = self.viewer.user
         if not user.may_act_on(queue):
             allowed = ", ".join(user.queues or ())
             what = "this concerns more" if queue is None else f"this is queue {queue}"
@@ -388,7 +389,7 @@ class Actions:
 
     def _check_declared(self, record: Record) -> None:
         """Refuse to start a job whose class may yet declare another queue, unless the user may act on all queues."""
-        user = self._viewer.user
+        user = self.viewer.user
         if user.queues is not None and record.options.undeclared and "queue" not in record.given:
             raise Problem(
                 "forbidden",
@@ -398,20 +399,20 @@ class Actions:
 
     def _check_all_declared(self, query: Mapping[str, Any]) -> None:
         """Refuse to start the jobs that match if it would be refused for one of them."""
-        if self._viewer.user.queues is not None:
-            for process in self._scheduler.get_jobs(query):
+        if self.viewer.user.queues is not None:
+            for process in self.scheduler.get_jobs(query):
                 self._check_declared(process.snapshot)
 
     def _check_followers(self, ids: list[JobId]) -> None:
         """Refuse to cancel jobs if that would end pending jobs in queues that the user may not act on."""
-        if self._viewer.user.queues is None:
+        if self.viewer.user.queues is None:
             return
         seen, unseen = set(ids), list(ids)
         while unseen:
             followers = self._followers(unseen[-FOLLOWED_AT_ONCE:])
             del unseen[-FOLLOWED_AT_ONCE:]
             for follower in followers:
-                if not self._viewer.user.may_act_on(follower.queue):
+                if not self.viewer.user.may_act_on(follower.queue):
                     self._refuse_follower(follower)
                 if follower.id not in seen:
                     seen.add(follower.id)
@@ -421,8 +422,8 @@ class Actions:
         """Return the pending jobs that are canceled with these: their children, and jobs that depend on them."""
         texts = [str(id) for id in ids]
         pending = {"status": {"$lte": int(Status.PROCESSING)}}
-        children = self._scheduler.get_jobs({"parent": {"$in": texts}, **pending})
-        dependents = self._scheduler.get_jobs({"waiting_for": {"$in": texts}, **pending})
+        children = self.scheduler.get_jobs({"parent": {"$in": texts}, **pending})
+        dependents = self.scheduler.get_jobs({"waiting_for": {"$in": texts}, **pending})
         canceled = (
             dependent
             for dependent in dependents
@@ -431,7 +432,7 @@ class Actions:
         return [*children, *canceled]
 
     def _refuse_follower(self, follower: Process) -> None:
-        user = self._viewer.user
+        user = self.viewer.user
         raise Problem(
             "forbidden",
             f"user {user.name} may act only on the queues {', '.join(user.queues or ())}: job {follower.id} of queue "
@@ -440,20 +441,20 @@ class Actions:
 
     def _reason(self, reason: str) -> str:
         """Return the reason that is stored with a job, which names the user."""
-        name = self._viewer.user.name
+        name = self.viewer.user.name
         return f"{reason} ({name})" if reason else f"canceled by {name}"
 
     def _give_up_reason(self, reason: str) -> str:
-        return f"given up by {self._viewer.user.name}{reason and f': {reason}'}"
+        return f"given up by {self.viewer.user.name}{reason and f': {reason}'}"
 
     def _acting(self, action: str, target: str, **about: Any) -> AbstractContextManager[None]:
         """Record in the audit who does what to what in the block."""
         return acting(self._keep, action, target, about)
 
     def _keep(self, action: str, target: str, about: Mapping[str, Any]) -> None:
-        user, address = self._viewer.user.name, self._viewer.address
+        user, address = self.viewer.user.name, self.viewer.address
         log.info("%s of %r by %s from %s: %s", action, target, user, address, about)
-        self._scheduler.record_action(action, target, by=user, source=address, about=about)
+        self.scheduler.record_action(action, target, by=user, source=address, about=about)
 
 
 def _number(processes: Iterable[Process], act: Callable[[Process], Any]) -> int:

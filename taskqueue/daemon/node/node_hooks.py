@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from taskqueue.daemon.node.leader_run import LeaderRun
@@ -28,35 +29,27 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 """Seconds until schedules that could not be applied are applied again; each failure in a row doubles the pause."""
 
 
+@dataclass(eq=False)
 class NodeHooks:
     """The hooks of one node, which run one after another. Those of the lead run on a change, not when a node starts."""
 
-    def __init__(
-        self,
-        send: Callable[[RunHook], None],
-        bootstrap: Path | None,
-        on_begun: Callable[[], None],
-        schedules: str | None = None,
-        try_again_after: Callable[[float], None] = lambda _: None,
-        runs: Sequence[LeaderRun] = (),
-        outboxes: Sequence[str] = (),
-    ) -> None:
-        """``on_begun`` is called when a hook has started or ended, or will not be called.
+    send: Callable[[RunHook], None]
+    bootstrap: Path | None
+    on_begun: Callable[[], None]
+    """Called when a hook has started or ended, or will not be called."""
+    schedules: str | None = None
+    """The module whose schedules are applied."""
+    try_again_after: Callable[[float], None] = lambda _: None
+    """Called with the seconds after which ``apply_schedules`` must be called again, because it has failed."""
+    runs: Sequence[LeaderRun] = ()
+    """They continue while the node leads."""
+    outboxes: Sequence[str] = ()
+    """They are checked while the node does not lead."""
 
-        ``schedules`` is the module whose schedules are applied. If that fails, ``try_again_after`` is called with the
-        seconds after which ``apply_schedules`` must be called again. ``runs`` continue while the node leads, and
-        ``outboxes`` are checked while it does not.
-        """
-        self._send = send
-        self._bootstrap = bootstrap
-        self._schedules = schedules
-        self._try_again_after = try_again_after
-        self._runs = runs
-        self._outboxes = outboxes
+    def __post_init__(self) -> None:
         self._problems: Mapping[str, str] = {}
         """Why a hook with this source failed. Replaced as a whole, so any thread may look."""
         self._pause = 0.0
-        self._on_begun = on_begun
         self._queued: deque[tuple[str, str]] = deque()
         """Name and source of each."""
         self._current: RunHook | None = None
@@ -72,32 +65,32 @@ class NodeHooks:
     @property
     def is_busy(self) -> bool:
         """Return whether a hook has yet to end."""
-        return bool(self._queued) or self._current is not None or any(run.is_running for run in self._runs)
+        return bool(self._queued) or self._current is not None or any(run.is_running for run in self.runs)
 
     @property
     def has_failed(self) -> bool:
         """Return whether the schedules could not be applied, or the last run of an outbox's relay failed."""
-        return self._pause > 0 or any(run.has_failed for run in self._runs)
+        return self._pause > 0 or any(run.has_failed for run in self.runs)
 
     def problems(self) -> list[str]:
         """Return what the options of the node asked for and its application has refused; any thread may call it."""
-        return [*self._problems.values(), *(run.problem for run in self._runs if run.problem)]
+        return [*self._problems.values(), *(run.problem for run in self.runs if run.problem)]
 
     def load_new_code(self) -> None:
         """Apply the schedules that the current code declares, and have relays run it."""
         self.apply_schedules()
         self.check_outboxes()
-        for run in self._runs:
+        for run in self.runs:
             run.restart()
 
     def apply_schedules(self) -> None:
         """Apply the schedules that the current code declares, unless that is about to be done."""
-        if self._schedules is not None:
-            self._call_once(APPLY_SCHEDULES, self._schedules)
+        if self.schedules is not None:
+            self._call_once(APPLY_SCHEDULES, self.schedules)
 
     def check_outboxes(self) -> None:
         """Import each outbox, unless this node leads: then its relay does so and reports a mistake."""
-        for path in () if self.leads else self._outboxes:
+        for path in () if self.leads else self.outboxes:
             self._call_once(CHECK_OUTBOX, path)
 
     def _call_once(self, name: str, source: str) -> None:
@@ -111,21 +104,21 @@ class NodeHooks:
             return
         self.leads = leads
         log.info("this node %s", "leads the cluster" if leads else "no longer leads the cluster")
-        for run in self._runs:
+        for run in self.runs:
             run.leadership_changed(leads)
         if leads:  # the relays report from now on
-            self._problems = {source: said for source, said in self._problems.items() if source == self._schedules}
+            self._problems = {source: said for source, said in self._problems.items() if source == self.schedules}
         self.call(BECAME_LEADER if leads else STEPPED_DOWN)
 
     def call(self, hook: str) -> None:
         """Call a hook of the bootstrap file after the hooks before it, unless the file does not name it."""
-        if self._bootstrap is not None and may_define(self._bootstrap, hook):
+        if self.bootstrap is not None and may_define(self.bootstrap, hook):
             self._queued.append((hook, ""))
             self._call_next()
 
     def on_report(self, message: Started | Progressed | Ended) -> None:
         """Handle a report about a hook."""
-        for run in self._runs:
+        for run in self.runs:
             run.on_report(message)
         current = self._current
         if current is None or message.id != current.id:
@@ -133,18 +126,18 @@ class NodeHooks:
         self._has_begun = True
         if isinstance(message, Ended):
             self._on_ended(message, current)
-        self._on_begun()
+        self.on_begun()
 
     def on_handed_back(self, message: RunsHandedBack) -> None:
         """Drop the hooks if the manager starts no more runs."""
-        for run in self._runs:
+        for run in self.runs:
             run.on_handed_back(message)
         hook = self._current
         if hook is not None and [hook.id, NO_CLAIM] in message.runs:
             log.error("the hook %s was not called: the node is shutting down", hook.name)
             self._current = None
             self._queued.clear()
-            self._on_begun()
+            self.on_begun()
 
     def _call_next(self) -> None:
         if self._current is not None or not self._queued:
@@ -152,7 +145,7 @@ class NodeHooks:
         self._has_begun = False
         name, source = self._queued.popleft()
         self._current = RunHook(id=str(new_id()), name=name, source=source)
-        self._send(self._current)
+        self.send(self._current)
 
     def _on_ended(self, ended: Ended, hook: RunHook) -> None:
         self._current = None
@@ -177,7 +170,7 @@ class NodeHooks:
         self._pause = 0.0 if succeeded else min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)
         if succeeded:
             return ""
-        self._try_again_after(self._pause)
+        self.try_again_after(self._pause)
         return f" (trying again in {self._pause:g} s)"
 
 
