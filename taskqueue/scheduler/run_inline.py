@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from contextvars import copy_context
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from types import TracebackType
@@ -147,32 +147,26 @@ def run_new(
     return replace(stored, existed=kept.existed), error
 
 
+@dataclass(eq=False)
 class _InlineRunner:
     """The jobs that run here one after the other, and the claims on the jobs that still wait."""
 
-    def __init__(
-        self,
-        scheduler: Any,
-        store: Store,
-        on_settled: Callable[[], None],
-        name: str = "run_pending",
-        errors: Errors = Errors.KEPT,
-        budget: RunBudget | None = None,
-        requests: Sequence[ClaimRequest] = EVERYTHING,
-    ) -> None:
-        self._scheduler = scheduler
-        self._store = store
-        self._on_settled = on_settled
-        self._holder = host.caller(name)
+    scheduler: Any
+    store: Store
+    on_settled: Callable[[], None]
+    name: str = "run_pending"
+    errors: Errors = Errors.KEPT
+    budget: RunBudget | None = None
+    requests: Sequence[ClaimRequest] = EVERYTHING
+
+    def __post_init__(self) -> None:
+        self._holder = host.caller(self.name)
         self._held: dict[JobId, Record] = {}
-        self._renewed_at = store.now()
+        self._renewed_at = self.store.now()
         self._series: set[JobId] = set()
         self._unready: dict[JobId, Outcome] = {}
         self._declared: set[JobId] = set()
         """Records handed back to be claimed again, with the options of their class."""
-        self._errors = errors
-        self._budget = budget
-        self._requests = requests
         self._raised: dict[JobId, BaseException] = {}
         """The last exception of each job that has not ended."""
         self._runs = self._runs_when_asked = 0
@@ -191,8 +185,8 @@ class _InlineRunner:
         """
         if "on_duplicate" in new.given:
             check_alone(new, "run_job runs the new job, or none")
-        now = self._store.now()
-        [stored] = self._store.add([new if new.lane else pending.claimed(new, self._holder, now + LEASE)])
+        now = self.store.now()
+        [stored] = self.store.add([new if new.lane else pending.claimed(new, self._holder, now + LEASE)])
         self.kept = stored
         if stored.id != new.id and "on_duplicate" in new.given:
             refuse(new, stored)
@@ -206,13 +200,13 @@ class _InlineRunner:
         return error
 
     def _claim(self, id: JobId) -> Record | None:
-        now = self._store.now()
-        return self._store.claim_one(id, self._holder, now, now + LEASE)
+        now = self.store.now()
+        return self.store.claim_one(id, self._holder, now, now + LEASE)
 
     def work(self, horizon: Due, how_often: Mode) -> None:
         """Run jobs until none is due; in the mode of all times, continue with the time of the next one."""
         chosen = None if how_often is Mode.UNTIL_EMPTY else self._pending()
-        due = self._store.now()
+        due = self.store.now()
         while chosen is None or chosen:
             claim = self._next_claim(due)
             self._held.update((record.id, record) for record in claim.records)
@@ -223,7 +217,7 @@ class _InlineRunner:
                 chosen.difference_update({record.id for record in claim.records} - self._declared)
                 self._declared.clear()
             if claim.records:
-                due = self._store.now()
+                due = self.store.now()
             elif claim.next_at is not None and (horizon is Due.END_OF_TIME or claim.next_at <= due):
                 due = claim.next_at
             elif not self._ask_again():
@@ -232,8 +226,8 @@ class _InlineRunner:
     def _next_claim(self, due: datetime) -> Claim:
         """Return the first claim that takes a job, or else one that says when the next job is due."""
         times = []
-        for request in self._requests:
-            claim = self._store.claim(self._holder, request, due, self._store.now() + LEASE)
+        for request in self.requests:
+            claim = self.store.claim(self._holder, request, due, self.store.now() + LEASE)
             if claim.records:
                 return claim
             times.append(claim.next_at)
@@ -252,13 +246,13 @@ class _InlineRunner:
 
     def hand_back(self) -> None:
         """Hand back the claims of jobs that did not run."""
-        now = self._store.now()
+        now = self.store.now()
         unrun = ((record, self._unready.get(id, outcomes.HandedBack())) for id, record in self._held.items())
         back = [self._settlement(record, outcome, None, now) for record, outcome in unrun]
         self._held.clear()
         if back:
-            self._store.settle(back, now)
-            self._on_settled()
+            self.store.settle(back, now)
+            self.on_settled()
 
     def _is_first_of_series(self, record: Record) -> bool:
         """Return whether no other occurrence of the record's series was run here: a series has no end."""
@@ -271,20 +265,20 @@ class _InlineRunner:
 
     def _pending(self) -> set[JobId]:
         """Return the ids of all pending jobs."""
-        return {record.id for record in matching(self._store, PENDING)}
+        return {record.id for record in matching(self.store, PENDING)}
 
     def _run_or_raise(self, record: Record) -> None:
         """Run one claim; on request, raise the exception that ended the job as FAILED or TIMEOUT."""
-        if self._budget is not None:
-            self._budget.spend(record.job)
+        if self.budget is not None:
+            self.budget.spend(record.job)
         self._ended_as = None
         error = self._run(record)
-        if self._errors is Errors.KEPT:
+        if self.errors is Errors.KEPT:
             return
         error = error or self._raised.get(record.id)
         if error is None or self._ended_as in (Status.DONE, Status.CANCELED):
             self._raised.pop(record.id, None)
-        elif self._errors is Errors.EVERY or self._ended_as in (Status.FAILED, Status.TIMEOUT):
+        elif self.errors is Errors.EVERY or self._ended_as in (Status.FAILED, Status.TIMEOUT):
             raise error
         else:
             self._raised[record.id] = error
@@ -298,13 +292,13 @@ class _InlineRunner:
             self.begun[record.id] = None
             self._settle(record, outcomes.unreadable(record), None)
             return None
-        if self._scheduler.run_hooks is not None:  # context variables that hooks set end with the run
-            return copy_context().run(self._run_here, record, self._scheduler.run_hooks)
+        if self.scheduler.run_hooks is not None:  # context variables that hooks set end with the run
+            return copy_context().run(self._run_here, record, self.scheduler.run_hooks)
         return self._run_here(record)
 
     def _run_here(self, record: Record, hooks: RunHooks | None = None) -> BaseException | None:
         interrupts = CallerInterrupts()
-        context = InlineContext(record, self._scheduler, interrupts, self)
+        context = InlineContext(record, self.scheduler, interrupts, self)
         if hooks is not None:
             context.set_hooks(*hooks)
         if "sentry_sdk" in sys.modules:  # the application may have set it up
@@ -343,15 +337,15 @@ class _InlineRunner:
         """Renew all claims if that was not done a moment ago: it costs a write for each."""
         if now - self._renewed_at > RENEW_EVERY:
             self._renewed_at = now
-            self._store.renew(self._holder, now + LEASE, {})
+            self.store.renew(self._holder, now + LEASE, {})
 
     def now(self) -> datetime:
         """Return the store's time."""
-        return self._store.now()
+        return self.store.now()
 
     def begin(self, record: Record) -> bool:
         """Count the run as started; return False if the claim was lost or has a cancel request."""
-        stored = next(iter(present(self._store, [record.id])), None)
+        stored = next(iter(present(self.store, [record.id])), None)
         if stored is None or (stored.claims, stored.holder) != (record.claims, self._holder):
             return False
         if stored.cancel is not None and stored.phase is not Phase.FAILING:
@@ -364,12 +358,12 @@ class _InlineRunner:
         self, record: Record, outcome: Outcome, started_at: datetime | None, lines: str | None = None
     ) -> Status | None:
         """Settle one claim and return the status it led to, None if the claim was lost."""
-        now = self._store.now()
+        now = self.store.now()
         settlement = self._settlement(record, outcome, started_at, now)._replace(lines=lines)
         self._steps_on = False
         self._held.pop(record.id, None)
-        accepted = self._store.settle([settlement], now)
-        self._on_settled()
+        accepted = self.store.settle([settlement], now)
+        self.on_settled()
         if record.id not in accepted:
             log.warning("the outcome was refused: the job was removed or taken over by another process: %s", record.id)
             return None
@@ -388,8 +382,8 @@ class _InlineRunner:
 
     def write(self, id: JobId, note: Note) -> None:
         """Write the note of a job in progress, and renew the claims when that is due."""
-        self._renew(self._store.now())
-        self._store.note(self._holder, {id: note})
+        self._renew(self.store.now())
+        self.store.note(self._holder, {id: note})
 
 
 class _Loader:
