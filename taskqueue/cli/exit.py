@@ -12,34 +12,24 @@ from difflib import get_close_matches
 import click
 from click.core import ParameterSource
 
+from taskqueue import errors
 from taskqueue.cli import output
-from taskqueue.errors import (
-    ConfigError,
-    InvalidJob,
-    InvalidQuery,
-    JobFailed,
-    JobNotFound,
-    ScheduleNotFound,
-    StoreUnavailable,
-    TaskqueueError,
-    WaitTimeout,
-)
 from taskqueue.exit_codes import Exit
 from taskqueue.model import other_systems
 from taskqueue.model.raw_value import flaw_of
 from taskqueue.model.wording import or_nearest
 from taskqueue.store.redaction import concealed, concealed_arguments, concealed_in
 
-EXITS: Sequence[tuple[type[TaskqueueError], Exit]] = (
-    (StoreUnavailable, Exit.STORE),
-    (JobNotFound, Exit.NOT_FOUND),
-    (ScheduleNotFound, Exit.NOT_FOUND),
-    (WaitTimeout, Exit.UNFINISHED),
-    (JobFailed, Exit.UNSUCCESSFUL),
-    (ConfigError, Exit.CONFIG),
-    (InvalidJob, Exit.CONFIG),
-    (InvalidQuery, Exit.CONFIG),
-    (TaskqueueError, Exit.ERROR),
+EXITS: Sequence[tuple[type[errors.TaskqueueError], Exit]] = (
+    (errors.StoreUnavailable, Exit.STORE),
+    (errors.JobNotFound, Exit.NOT_FOUND),
+    (errors.ScheduleNotFound, Exit.NOT_FOUND),
+    (errors.WaitTimeout, Exit.UNFINISHED),
+    (errors.JobFailed, Exit.UNSUCCESSFUL),
+    (errors.ConfigError, Exit.CONFIG),
+    (errors.InvalidJob, Exit.CONFIG),
+    (errors.InvalidQuery, Exit.CONFIG),
+    (errors.TaskqueueError, Exit.ERROR),
 )
 """The exit code of each error: the first class that matches counts."""
 
@@ -138,7 +128,7 @@ def _run(command: click.Command, name: str, arguments: Sequence[str] | None) -> 
         return Exit.USAGE
     except click.ClickException as error:
         return _complain(name, _wording(error), Exit.CONFIG if _is_value(error) else Exit.USAGE)
-    except TaskqueueError as error:
+    except errors.TaskqueueError as error:
         return complain(name, error)
     except MemoryError:
         return _complain(name, _NO_MEMORY, Exit.ERROR)
@@ -150,7 +140,7 @@ def _run(command: click.Command, name: str, arguments: Sequence[str] | None) -> 
     return result if isinstance(result, int) else Exit.OK
 
 
-def complain(name: str, error: TaskqueueError) -> Exit:
+def complain(name: str, error: errors.TaskqueueError) -> Exit:
     """Print the error in one line, and return its exit code."""
     return _complain(name, str(error), next(code for kind, code in EXITS if isinstance(error, kind)))
 
@@ -231,7 +221,7 @@ def check_variables() -> None:
             flaw = "is not an absolute path: pass one such as /run/taskqueue"
         if flaw and name.removeprefix(PREFIX) in known_variables():
             shown = "…" if name == "TASKQUEUE_NOTIFY" else repr(concealed(value))  # the path of a webhook may be secret
-            raise ConfigError(f"the variable {name}={shown} {flaw}")
+            raise errors.ConfigError(f"the variable {name}={shown} {flaw}")
 
 
 def unread_variables() -> Iterator[str]:

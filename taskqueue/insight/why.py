@@ -9,23 +9,10 @@ from shlex import quote
 from typing import TypeAlias
 
 from taskqueue.errors import JobNotFound
+from taskqueue.insight import obstacles
 from taskqueue.insight.claimed_job import RUNS, ask, claimed_job
 from taskqueue.insight.deadlock import wait_sentences
 from taskqueue.insight.nodes import live_seats, name_of, seats, trouble
-from taskqueue.insight.obstacles import (
-    MOST_BEFORE,
-    BusyNode,
-    Mask,
-    Place,
-    before_in,
-    busy_nodes,
-    full_limits,
-    many,
-    queues_of,
-    sharing,
-    takes,
-    taking_seats,
-)
 from taskqueue.insight.records import present
 from taskqueue.model.conditions import FAILED_CHECKS
 from taskqueue.model.controls import Control, Controls
@@ -99,7 +86,7 @@ _WAITING: Mapping[Cause, str] = {
 }
 
 
-def why(store: Store, id: JobId, mask: Mask = lambda limit_key: limit_key) -> str:
+def why(store: Store, id: JobId, mask: obstacles.Mask = lambda limit_key: limit_key) -> str:
     """Return the reasons as lines of text, with each limit key masked before it is named; raise ``JobNotFound``."""
     records = store.find(Compare("id", Operator.EQ, str(id)), limit=1)
     if not records:
@@ -213,7 +200,7 @@ def kept_waiting(store: Store, record: Record) -> Iterator[str]:
             )
 
 
-def _lines(store: Store, record: Record, now: datetime, mask: Mask) -> Iterator[str]:
+def _lines(store: Store, record: Record, now: datetime, mask: obstacles.Mask) -> Iterator[str]:
     name = record.job if record.id_text is None else f"{record.job}:{record.id_text}"
     if record.options.name:
         name = f"{record.options.name}, {name}"
@@ -268,7 +255,7 @@ def _unreadable(record: Record, now: datetime) -> Iterator[str]:
         yield "It cannot run: the node that takes it ends it as FAILED (unreadable); until then it can be canceled."
 
 
-def _waiting(store: Store, record: Record, now: datetime, mask: Mask) -> Report:
+def _waiting(store: Store, record: Record, now: datetime, mask: obstacles.Mask) -> Report:
     leases, controls = store.leases(), store.controls()
     because = _WAITING[record.cause]
     if record.cause is Cause.INTERRUPTED and record.attempts:
@@ -276,17 +263,17 @@ def _waiting(store: Store, record: Record, now: datetime, mask: Mask) -> Report:
     yield f"It has been waiting since {at(record.ready_at or record.created_at, now)}: {because}."
     yield from _last_errors(record)
     yield from _paused(controls, record.queue, now)
-    full = list(full_limits(store, controls, record, now))
+    full = list(obstacles.full_limits(store, controls, record, now))
     for limit in full:
         yield from limit.sentences(controls, now, mask)
-    before = store.count(before_in(record, record.queue), MOST_BEFORE + 1)
+    before = store.count(obstacles.before_in(record, record.queue), obstacles.MOST_BEFORE + 1)
     yield _place(record, before)
     is_taken, nodes = _nodes_taking(leases, controls, record.queue, now)
     yield nodes
-    taking = taking_seats(leases, controls, record.queue, now)
-    busy = list(busy_nodes(store, record, taking))
+    taking = obstacles.taking_seats(leases, controls, record.queue, now)
+    busy = list(obstacles.busy_nodes(store, record, taking))
     yield from (node.sentence(now) for node in busy)
-    place = yield from sharing(store, controls, record, taking)
+    place = yield from obstacles.sharing(store, controls, record, taking)
     yield from _question(record)
     yield from _expiry(record, now)
     pause = controls.pause_of(record.queue)
@@ -325,13 +312,15 @@ def _troubles(taking: Sequence[Lease]) -> Report:
     return in_short
 
 
-def _turn(record: Record, before: int, place: Place, taking: Sequence[Lease], busy: Sequence[BusyNode]) -> str:
+def _turn(
+    record: Record, before: int, place: obstacles.Place, taking: Sequence[Lease], busy: Sequence[obstacles.BusyNode]
+) -> str:
     """Return what a job waits for if only other jobs keep it from running."""
     if taking and len(place.bounds) == len(taking):
         bound = f"--work-on {quote(record.queue)}={place.bounds[0]}"
         return f"as many jobs of queue {record.queue} run as the nodes that take it may run at once ({bound})"
-    of_queue = f"{many(before)} of queue {record.queue}" if before else ""
-    of_others = f"{many(place.others)} of other queues" if place.others else ""
+    of_queue = f"{obstacles.many(before)} of queue {record.queue}" if before else ""
+    of_others = f"{obstacles.many(place.others)} of other queues" if place.others else ""
     both = " and ".join(filter(None, (of_queue, of_others)))
     first = f"{both} {'comes' if before + place.others == 1 else 'come'} first" if both else ""
     if taking and len(busy) == len(taking):
@@ -354,8 +343,8 @@ def _paused_in_short(pause: Control) -> str:
 def _place(record: Record, before: int) -> str:
     """Say how many jobs of its queue come first: those with a lower (rank, id), as nodes take them."""
     place = "it is the next" if before == 0 else f"{before:,} {'stands' if before == 1 else 'stand'} before it"
-    if before > MOST_BEFORE:
-        place = f"more than {MOST_BEFORE:,} stand before it"
+    if before > obstacles.MOST_BEFORE:
+        place = f"more than {obstacles.MOST_BEFORE:,} stand before it"
     return f"In queue {record.queue}, with priority {record.priority}, {place}."
 
 
@@ -528,7 +517,7 @@ def _nodes_taking(leases: Sequence[Lease], controls: Controls, queue: str, now: 
     live = live_seats(leases, now)
     if not live:
         return False, "No node is running on this store: start one with `taskqueue-node`."
-    of_queue = [lease for lease in live if takes(lease, queue)]
+    of_queue = [lease for lease in live if obstacles.takes(lease, queue)]
     drains = [drain for lease in of_queue if (drain := controls.drain_of(name_of(lease)))]
     taking = [lease for lease in of_queue if controls.drain_of(name_of(lease)) is None]
     if drains and not taking:
@@ -540,7 +529,7 @@ def _nodes_taking(leases: Sequence[Lease], controls: Controls, queue: str, now: 
         if all(trouble(lease, now) for lease in taking):
             return False, f"No node takes jobs of this queue just now: {nodes}; see the log of the node."
         return True, f"Nodes that take jobs of this queue: {nodes}."
-    nodes = some([f"{name_of(lease)} takes {', '.join(queues_of(lease))}" for lease in live])
+    nodes = some([f"{name_of(lease)} takes {', '.join(obstacles.queues_of(lease))}" for lease in live])
     return (
         False,
         f"No node takes jobs of queue {queue} ({nodes}): start one with `taskqueue-node --work-on {quote(queue)}`.",

@@ -28,18 +28,7 @@ from taskqueue.model.record import Holder
 from taskqueue.model.schedules import is_relative
 from taskqueue.model.schedules.schedule import NamedSchedule, definition
 from taskqueue.model.shown_text import as_code
-from taskqueue.scheduler.schedules import (
-    OF_SCHEDULES,
-    check_end,
-    check_name,
-    conflict,
-    define,
-    is_name,
-    plan_of,
-    refuse_names,
-    remove_of,
-    trigger_of,
-)
+from taskqueue.scheduler import schedules
 from taskqueue.store import Lease, Store
 from taskqueue.store.tries import Tries
 
@@ -70,10 +59,12 @@ def schedule(name: str | None = None, /, **definition: Unpack[ScheduleOptions]) 
         )
     shown = name or "without a name"
     if name is not None:
-        check_name(name)
+        schedules.check_name(name)
     given: Mapping[str, Any] = definition
-    refuse_names(shown, {option: value for option, value in given.items() if option not in (*OF_SCHEDULES, "data")})
-    trigger_of(given.get("every"), given.get("cron"), given.get("at"), given.get("tz"))
+    schedules.refuse_names(
+        shown, {option: value for option, value in given.items() if option not in (*schedules.OF_SCHEDULES, "data")}
+    )
+    schedules.trigger_of(given.get("every"), given.get("cron"), given.get("at"), given.get("tz"))
 
     def declare(job: Scheduled) -> Scheduled:
         if not _is_job(job):
@@ -169,7 +160,7 @@ NOTHING = ScheduleChanges(changed={})
 
 def plans_of(entries: Any, application: Any, defaults: Mapping[str, Any], now: datetime) -> list[NamedSchedule]:
     """Return the checked schedules of a set, by name; raise ``InvalidOption``."""
-    if not is_name(application):
+    if not schedules.is_name(application):
         raise InvalidOption(
             f"application={as_code(application)}: pass the name of your application, text of 1 to 200 characters "
             "without spaces and '/'"
@@ -189,7 +180,7 @@ def _plan(name: Any, entry: Any, application: str, defaults: Mapping[str, Any], 
     if is_relative(until) or isinstance(until, timedelta):
         raise InvalidOption(f"schedule {name}: until={until!s} is a different time at each start: pass a fixed time")
     given = {key: value for key, value in entry.items() if key not in ("job", "data")}
-    return plan_of(name, entry["job"], entry.get("data"), given, defaults, now, application)
+    return schedules.plan_of(name, entry["job"], entry.get("data"), given, defaults, now, application)
 
 
 def apply_once(store: Store, application: str, plans: Sequence[NamedSchedule]) -> ScheduleChanges:
@@ -223,13 +214,15 @@ def compare(store: Store, application: str, plans: Sequence[NamedSchedule]) -> S
     """Return what would change; raise ``InvalidOption`` if a name belongs to another application, or to an operator."""
     stored, now = {schedule.name: schedule for schedule in store.schedules()}, store.now()
     conflicts = [
-        words for plan in plans if (old := stored.get(plan.name)) is not None and (words := conflict(old, plan))
+        words
+        for plan in plans
+        if (old := stored.get(plan.name)) is not None and (words := schedules.conflict(old, plan))
     ]
     if conflicts:
         raise InvalidOption(f"application {application}: nothing was changed: {'; '.join(conflicts)}")
     new = [plan for plan in plans if plan.name not in stored]
     for plan in new:
-        check_end(plan, now)
+        schedules.check_end(plan, now)
     declared = {plan.name for plan in plans}
     changes = {plan.name: _difference(stored[plan.name], plan) for plan in plans if plan.name in stored}
     return ScheduleChanges(
@@ -300,10 +293,10 @@ def _apply(store: Store, application: str, plans: Sequence[NamedSchedule], turn:
     changes = compare(store, application, plans)
     for plan in plans:
         turn.extend()
-        define(store, plan, store.now())
+        schedules.define(store, plan, store.now())
     for name in changes.removed:
         turn.extend()
-        remove_of(store, name, application)
+        schedules.remove_of(store, name, application)
     turn.extend()
     _remember(store, application, _digest(plans))
     return changes

@@ -8,40 +8,25 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from taskqueue.errors import (
-    ConfigError,
-    CursorTooOld,
-    DuplicateId,
-    InvalidJob,
-    InvalidQuery,
-    JobNotFound,
-    KeyTaken,
-    ScheduleNotFound,
-    StackUnavailable,
-    StoreUnavailable,
-    TaskqueueError,
-    Unreadable,
-    WaitTimeout,
-    WrongStatus,
-)
+from taskqueue import errors
 
 MEDIA_TYPE = "application/problem+json"
 
-ERRORS: Sequence[tuple[type[TaskqueueError], str]] = (
-    (JobNotFound, "job-not-found"),
-    (ScheduleNotFound, "schedule-not-found"),
-    (CursorTooOld, "cursor-too-old"),
-    (WrongStatus, "wrong-status"),
-    (DuplicateId, "duplicate-id"),
-    (KeyTaken, "key-taken"),
-    (Unreadable, "unreadable"),
-    (InvalidQuery, "invalid-query"),
-    (InvalidJob, "invalid-job"),
-    (WaitTimeout, "wait-timeout"),
-    (StackUnavailable, "stack-unavailable"),
-    (StoreUnavailable, "store-unavailable"),
-    (ConfigError, "config-error"),
-    (TaskqueueError, "error"),
+ERRORS: Sequence[tuple[type[errors.TaskqueueError], str]] = (
+    (errors.JobNotFound, "job-not-found"),
+    (errors.ScheduleNotFound, "schedule-not-found"),
+    (errors.CursorTooOld, "cursor-too-old"),
+    (errors.WrongStatus, "wrong-status"),
+    (errors.DuplicateId, "duplicate-id"),
+    (errors.KeyTaken, "key-taken"),
+    (errors.Unreadable, "unreadable"),
+    (errors.InvalidQuery, "invalid-query"),
+    (errors.InvalidJob, "invalid-job"),
+    (errors.WaitTimeout, "wait-timeout"),
+    (errors.StackUnavailable, "stack-unavailable"),
+    (errors.StoreUnavailable, "store-unavailable"),
+    (errors.ConfigError, "config-error"),
+    (errors.TaskqueueError, "error"),
 )
 """The problem for each error: the first class that fits."""
 

@@ -20,23 +20,9 @@ from taskqueue.daemon.manager.worker_handle import EndReason, WorkerHandle, Work
 from taskqueue.daemon.manager.worker_output import WorkerOutput
 from taskqueue.daemon.manager.worker_pool import WorkerPool
 from taskqueue.daemon.manager.workers import Workers
+from taskqueue.daemon.protocol import messages
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, pair
 from taskqueue.daemon.protocol.codec import decode
-from taskqueue.daemon.protocol.messages import (
-    HandBack,
-    LeaseExtended,
-    OutcomeSettled,
-    PoolStatus,
-    Recycle,
-    RunHook,
-    Shutdown,
-    StartPool,
-    StartupFailed,
-    Stop,
-    TakeStack,
-    Unlock,
-    run_of,
-)
 from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime import child_process, child_setup, leftovers, standard_streams
 from taskqueue.daemon.runtime.child_process import Child, fork
@@ -119,7 +105,7 @@ class Manager:
         self._lease_until = 0.0
         self._pending_timer: Timer | None = None
         self._refresh_timer: Timer | None = None
-        self._status = PoolStatus(idle=0, busy=0, forced=0, concurrent=0)
+        self._status = messages.PoolStatus(idle=0, busy=0, forced=0, concurrent=0)
         self._status_timer: Timer | None = None
 
     def run(self) -> int:
@@ -145,28 +131,28 @@ class Manager:
     def _on_node(self, payload: bytes) -> None:
         message = decode(payload)
         match message:
-            case Run() | RunHook():
+            case Run() | messages.RunHook():
                 self._on_run(message, payload)
-            case StartPool():
+            case messages.StartPool():
                 self._on_start_pool(message)
-            case Stop():
+            case messages.Stop():
                 self._on_stop(message)
-            case TakeStack() if self._pool is not None:
+            case messages.TakeStack() if self._pool is not None:
                 self._pool.take_stack(message)
-            case HandBack(most=most):
+            case messages.HandBack(most=most):
                 self._on_hand_back(most)
-            case LeaseExtended(until=until):
+            case messages.LeaseExtended(until=until):
                 self._on_lease_extended(until)
-            case Shutdown(mode=mode):
+            case messages.Shutdown(mode=mode):
                 self._on_shutdown(mode)
-            case Unlock(pid=pid) if self._pool is not None:
+            case messages.Unlock(pid=pid) if self._pool is not None:
                 self._pool.unlock(pid)
-            case Recycle():
+            case messages.Recycle():
                 self._on_recycle()
-            case OutcomeSettled():
+            case messages.OutcomeSettled():
                 self._on_outcome_settled(message)
 
-    def _on_start_pool(self, start_pool: StartPool) -> None:
+    def _on_start_pool(self, start_pool: messages.StartPool) -> None:
         """Import the preloaded modules, which workers share, and create the pool."""
         for name in VOICE:
             os.environ.pop(name, None)
@@ -179,7 +165,7 @@ class Manager:
         try:
             self._enter_folder()
         except OSError as error:
-            self._reports.add(StartupFailed(reason=f"the folder of --chdir: {error}", bootstrap=True))
+            self._reports.add(messages.StartupFailed(reason=f"the folder of --chdir: {error}", bootstrap=True))
             return
         before = child_setup.descriptors()
         for name in self._settings.preload:
@@ -187,7 +173,9 @@ class Manager:
                 importlib.import_module(name)
             except (Exception, SystemExit) as error:
                 log.exception("module %s cannot be preloaded", name)
-                self._reports.add(StartupFailed(reason=f"module {name} cannot be preloaded: {error}", bootstrap=True))
+                self._reports.add(
+                    messages.StartupFailed(reason=f"module {name} cannot be preloaded: {error}", bootstrap=True)
+                )
                 return
         gc.freeze()  # a garbage collection here would write to the pages shared with workers, and copy them
         opened = child_setup.descriptors() - before  # a log file, say
@@ -216,12 +204,12 @@ class Manager:
         if self._pool is not None:
             self._pool.load_new_code()
 
-    def _on_run(self, message: Run | RunHook, payload: bytes) -> None:
-        is_hook = isinstance(message, RunHook)
-        run = run_of(message) if isinstance(message, RunHook) else message
+    def _on_run(self, message: Run | messages.RunHook, payload: bytes) -> None:
+        is_hook = isinstance(message, messages.RunHook)
+        run = messages.run_of(message) if isinstance(message, messages.RunHook) else message
         self._queue.add(QueuedRun(run, payload, time.monotonic(), next(self._sequence), is_hook))
 
-    def _on_stop(self, stop: Stop) -> None:
+    def _on_stop(self, stop: messages.Stop) -> None:
         """End the run wherever it is: in the queue, with a worker but not started, or running."""
         key = (stop.id, stop.claims)
         if self._queue.hand_back(key) or self._pool is None:
@@ -299,7 +287,7 @@ class Manager:
         self._pool.end_runs("shutdown", 0.0 if self._is_stopping else self._pool.monitor.grace)
         self._is_stopping = True
 
-    def _on_outcome_settled(self, settled: OutcomeSettled) -> None:
+    def _on_outcome_settled(self, settled: messages.OutcomeSettled) -> None:
         if self._pool is None:
             return
         for slot in self._pool.run_slots():

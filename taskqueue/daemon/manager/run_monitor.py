@@ -15,21 +15,8 @@ from taskqueue.daemon.manager.progress_monitor import LogMonitor, ProgressMonito
 from taskqueue.daemon.manager.runs import CurrentRun, QueuedRun, ReportQueue, RunQueue
 from taskqueue.daemon.manager.stack_monitor import StackMonitor
 from taskqueue.daemon.manager.worker_handle import EndReason, RunSlot, StopEscalation, WorkerHandle
+from taskqueue.daemon.protocol import messages
 from taskqueue.daemon.protocol.codec import decode, encode
-from taskqueue.daemon.protocol.messages import (
-    Ended,
-    EndKind,
-    Key,
-    Logged,
-    NeedsReplacement,
-    OutcomeSettled,
-    Progressed,
-    Ready,
-    Started,
-    StartupFailed,
-    WaitsFor,
-    changed,
-)
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.runtime.prefetch import RunTimes
@@ -68,7 +55,7 @@ class RunMonitor:
         """When a run last started or ended."""
         self.unrequested_stop = ""
         """Why all runs end although the node has not asked for it; empty otherwise."""
-        self.startup_failure: StartupFailed | None = None
+        self.startup_failure: messages.StartupFailed | None = None
         """Why the last worker that failed to start did so."""
 
     def refresh(self, slot: RunSlot) -> None:
@@ -78,7 +65,7 @@ class RunMonitor:
         key, at = slot.start_entry.read()
         _, queued = slot.pending[0]
         if key == queued.key:
-            started = Started(*key, pid=slot.pid, at=at)
+            started = messages.Started(*key, pid=slot.pid, at=at)
             self._on_started(slot, started, encode(started))
 
     def on_message(self, worker: WorkerHandle, payload: bytes) -> None:
@@ -86,24 +73,24 @@ class RunMonitor:
         message = decode(payload)
         slot = worker.slot_of(message) if worker.is_shared else worker.slot
         match message:
-            case Started():
+            case messages.Started():
                 slot.check_run((message.id, message.claims))
                 self._on_started(slot, message, payload)
-            case Ended():
+            case messages.Ended():
                 slot.check_run((message.id, message.claims))
                 self._on_ended(slot, message, payload)
-            case Progressed():
+            case messages.Progressed():
                 self.refresh(slot)
                 self._progress.on_progressed(slot, message, payload)
-            case Logged() | WaitsFor():
+            case messages.Logged() | messages.WaitsFor():
                 self._reports.forward(payload)
-            case Ready():
+            case messages.Ready():
                 slot.check_permit(message.missed)
                 slot.became_ready(time.monotonic())
-            case NeedsReplacement(id=id, job=job, reason=reason):
+            case messages.NeedsReplacement(id=id, job=job, reason=reason):
                 if not message.is_patient or self._replaces_now(worker):
                     self._replace(worker, id, job, reason)
-            case StartupFailed():
+            case messages.StartupFailed():
                 self.startup_failure = message
 
     def replace(self, worker: WorkerHandle, reason: str) -> None:
@@ -147,7 +134,7 @@ class RunMonitor:
                 slot.stop_current("shutdown", escalation)
                 escalation.signal_later()
 
-    def allow_hooks(self, slot: RunSlot, settled: OutcomeSettled) -> None:
+    def allow_hooks(self, slot: RunSlot, settled: messages.OutcomeSettled) -> None:
         """Let a worker call the hooks of its last run, and limit their time."""
         slot.hooks_timer = self._loop.at(time.monotonic() + HOOKS_LIMIT, partial(self._on_hooks_limit, slot))
         slot.worker.unsent.append(encode(settled))
@@ -158,7 +145,7 @@ class RunMonitor:
         if back:
             self._queue.put_back(back)
 
-    def stop_run(self, slot: RunSlot, key: Key, reason: str) -> None:
+    def stop_run(self, slot: RunSlot, key: messages.Key, reason: str) -> None:
         """End one run of a worker, now or as soon as it starts; it could not be taken back."""
         self.refresh(slot)
         slot.stop_pending(reason, key)
@@ -237,13 +224,13 @@ class RunMonitor:
             self._progress.read_page(slot, current)
             self._lines.read(slot, current)
             ended = crash_outcomes.of_death(current, slot.stop_reason, exit, self.grace, cause)
-            ended = changed(ended, stack=self.stacks.last(slot, current))
+            ended = messages.changed(ended, stack=self.stacks.last(slot, current))
             self._reports.run_ended(current.queued, encode(self._with_reason(slot, ended)))
         self._report_unseen(slot, exit)
         self.requeue(slot.worker)
         self._reports.hand_back([queued for _, queued in slot.pending])
 
-    def _with_reason(self, slot: RunSlot, ended: Ended) -> Ended:
+    def _with_reason(self, slot: RunSlot, ended: messages.Ended) -> messages.Ended:
         """Return the end of a run, with the reason if it was interrupted without a request of the node."""
         if ended.outcome != "Interrupted" or (_was_stop_requested(slot) and not self.unrequested_stop):
             return ended
@@ -260,12 +247,12 @@ class RunMonitor:
         for _ in range(keys.index(key) + 1 if key in keys else 0):
             number, queued = pending = slot.pending.popleft()
             slot.worker.pending.remove(pending)
-            current = CurrentRun(queued, number, Started(*queued.key, pid=slot.pid, at=at), at)
+            current = CurrentRun(queued, number, messages.Started(*queued.key, pid=slot.pid, at=at), at)
             ended = crash_outcomes.of_death(current, "", exit, self.grace, _kill_reason(slot.worker, ""))
             self._reports.run_ended(queued, encode(ended if is_first else crash_outcomes.after_earlier_run(ended)))
             is_first = False
 
-    def _on_started(self, slot: RunSlot, started: Started, payload: bytes) -> None:
+    def _on_started(self, slot: RunSlot, started: messages.Started, payload: bytes) -> None:
         now = time.monotonic()
         current = self._begin(slot, started, now)
         current.is_checking = started.checking
@@ -278,7 +265,7 @@ class RunMonitor:
         if current.queued.stop_reason:
             self._interrupt(slot, current.queued.stop_reason, self.grace)
 
-    def _begin(self, slot: RunSlot, started: Started, now: float) -> CurrentRun:
+    def _begin(self, slot: RunSlot, started: messages.Started, now: float) -> CurrentRun:
         """Return the run that has started, which may be the one whose condition was checked before."""
         current = slot.current
         if current is not None:
@@ -294,16 +281,16 @@ class RunMonitor:
         log.warning("the hooks of a job took more than %g s and were stopped: pid %d", HOOKS_LIMIT, slot.pid)
         self._interrupt(slot, "timeout", self.grace)
 
-    def _on_ended(self, slot: RunSlot, ended: Ended, payload: bytes) -> None:
+    def _on_ended(self, slot: RunSlot, ended: messages.Ended, payload: bytes) -> None:
         current = slot.current
         if current is None:
             at = ended.started_at or child_process.boottime()
-            current = self._begin(slot, Started(ended.id, ended.claims, pid=slot.pid, at=at), time.monotonic())
+            current = self._begin(slot, messages.Started(ended.id, ended.claims, pid=slot.pid, at=at), time.monotonic())
         if slot.stop_reason and not crash_outcomes.fits_stop(ended.outcome, slot.stop_reason):
             ended = crash_outcomes.overruled_by_stop(ended, slot.stop_reason, current)
             payload = encode(ended)
         if ended.outcome == "TimedOut":
-            ended = changed(crash_outcomes.with_limit(ended, current), stack=self.stacks.last(slot, current))
+            ended = messages.changed(crash_outcomes.with_limit(ended, current), stack=self.stacks.last(slot, current))
             payload = encode(crash_outcomes.stalled(ended) if current.has_stalled else ended)
         if ended.outcome == "Interrupted":
             payload = encode(self._with_reason(slot, ended))
@@ -318,7 +305,7 @@ class RunMonitor:
         if self._max_memory and child_process.memory_of(slot.pid) > self._max_memory:
             limit = f"{self._max_memory / crash_outcomes.MIB:.0f} MiB"
             words = f"it holds more than {limit} of memory"
-            slot.worker.replace_later(EndReason(words, EndKind.MAX_MEMORY), ended.id)
+            slot.worker.replace_later(EndReason(words, messages.EndKind.MAX_MEMORY), ended.id)
 
 
 def _kill_reason(worker: WorkerHandle, killer: str) -> str:

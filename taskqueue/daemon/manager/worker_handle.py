@@ -13,20 +13,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from taskqueue.daemon.manager.runs import CurrentRun, QueuedRun
+from taskqueue.daemon.protocol import messages
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken
 from taskqueue.daemon.protocol.codec import encode
-from taskqueue.daemon.protocol.messages import (
-    SIGNAL_IS_OURS_FOR,
-    AssignSlots,
-    CheckRuns,
-    Ended,
-    EndKind,
-    Key,
-    Message,
-    Progressed,
-    Ready,
-    Started,
-)
 from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.protocol.stack_file import StackFile
 from taskqueue.daemon.protocol.start_permits import StartPermits
@@ -87,15 +76,15 @@ class EndReason(NamedTuple):
     """Why a worker must end, in words and as it is counted."""
 
     words: str
-    kind: EndKind = EndKind.OTHER
+    kind: messages.EndKind = messages.EndKind.OTHER
 
 
-ONE_JOB = EndReason("it was for one job", EndKind.ONE_JOB)
-SURPLUS = EndReason("it had nothing to do", EndKind.IDLE)
-STOP = EndReason("its node is stopping", EndKind.SHUTDOWN)
+ONE_JOB = EndReason("it was for one job", messages.EndKind.ONE_JOB)
+SURPLUS = EndReason("it had nothing to do", messages.EndKind.IDLE)
+STOP = EndReason("its node is stopping", messages.EndKind.SHUTDOWN)
 """Usual reasons why workers exit."""
 
-OUTDATED = EndReason("its node was asked to load new code", EndKind.RELOAD)
+OUTDATED = EndReason("its node was asked to load new code", messages.EndKind.RELOAD)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -118,7 +107,7 @@ class RunSlot:
     """The run that ended last."""
     lines_seen: int = 0
     """The bytes of log lines that its page had when it was last read."""
-    hooks_key: Key | None = None
+    hooks_key: messages.Key | None = None
     """The claim whose outcome the node has yet to settle, or whose hooks are running."""
     hooks_timer: Timer | None = None
     escalation: StopEscalation | None = None
@@ -142,7 +131,7 @@ class RunSlot:
         """Return whether the manager has sent the SIGTERM that ends the run."""
         return self._stop_request[0] == self.current_number
 
-    def check_run(self, key: Key) -> None:
+    def check_run(self, key: messages.Key) -> None:
         """Raise ``ChannelBroken`` if another run is due: messages to or from the worker are missing."""
         current, pending = self.current, self.pending
         expected = current.queued.key if current is not None else pending[0][1].key if pending else None
@@ -154,7 +143,7 @@ class RunSlot:
         if missed and any(number == missed for number, _ in self.pending):
             raise ChannelBroken("a permit to start a run was sent to the worker but did not reach it")
 
-    def stop_pending(self, reason: str, key: Key | None = None) -> None:
+    def stop_pending(self, reason: str, key: messages.Key | None = None) -> None:
         """End pending runs, or only the one with ``key``, as soon as they have started."""
         for _, queued in self.pending:
             if key is None or queued.key == key:
@@ -170,7 +159,9 @@ class RunSlot:
         if not self.worker.is_shared:
             words = f"its run was asked to end ({reason})"
             suspect = self.suspect
-            self.worker.replace_later(EndReason(words, EndKind.RUN_ENDED), "" if suspect is None else suspect.run.id)
+            self.worker.replace_later(
+                EndReason(words, messages.EndKind.RUN_ENDED), "" if suspect is None else suspect.run.id
+            )
             self.worker.has_signal = True
 
     def stop_current(self, reason: str, escalation: StopEscalation) -> None:
@@ -197,7 +188,7 @@ class RunSlot:
                 slot.escalation.cancel()
         worker.child.kill_group()
 
-    def begin(self, started: Started, now: float) -> CurrentRun:
+    def begin(self, started: messages.Started, now: float) -> CurrentRun:
         """Make the next pending run the current one, and return it."""
         number, queued = pending = self.pending.popleft()
         self.worker.pending.remove(pending)
@@ -274,7 +265,7 @@ class WorkerHandle:
     slots: list[RunSlot] = field(init=False)
     free_slots: list[RunSlot] = field(init=False)
     """The slots that runs of its class can be given to."""
-    taken_slots: dict[Key, RunSlot] = field(default_factory=dict)
+    taken_slots: dict[messages.Key, RunSlot] = field(default_factory=dict)
     """The slots with a run of its class, or with the hooks of one."""
     pending: deque[tuple[int, QueuedRun]] = field(default_factory=deque)
     """The runs of all slots that have not started."""
@@ -333,7 +324,7 @@ class WorkerHandle:
     def note_signal(self) -> bool:
         """Note that it has received a SIGTERM, and return whether that is one of its manager."""
         is_unheard, self._heard_at = self.signalled_at != self._heard_at, self.signalled_at
-        return self.has_signal or is_unheard or time.monotonic() - self.signalled_at < SIGNAL_IS_OURS_FOR
+        return self.has_signal or is_unheard or time.monotonic() - self.signalled_at < messages.SIGNAL_IS_OURS_FOR
 
     @property
     def is_free(self) -> bool:
@@ -412,14 +403,14 @@ class WorkerHandle:
             return None
         if self.max_runs == 1 and not self.is_shared:
             return ONE_JOB
-        return EndReason(f"it has run its {self.max_runs} jobs", EndKind.MAX_JOBS)
+        return EndReason(f"it has run its {self.max_runs} jobs", messages.EndKind.MAX_JOBS)
 
-    def slot_of(self, message: Message) -> RunSlot:
+    def slot_of(self, message: messages.Message) -> RunSlot:
         """Return the slot that a message is about; raise ``ChannelBroken`` if it has no run."""
         match message:
-            case Started() | Ended() | Progressed():
+            case messages.Started() | messages.Ended() | messages.Progressed():
                 slot = self.taken_slots.get((message.id, message.claims))
-            case Ready(slot=number) if number:
+            case messages.Ready(slot=number) if number:
                 slot = self.slots[number - 1] if 0 < number <= len(self.slots) else None
             case _:
                 slot = self.slot
@@ -494,7 +485,7 @@ class WorkerHandle:
             return
         self._pause = min(2 * self._pause or ASKED_AGAIN_AFTER, LONGEST_PAUSE)
         self._ask_again_at = now + self._pause
-        self.unsent.append(encode(CheckRuns(given=self.runs_given)))
+        self.unsent.append(encode(messages.CheckRuns(given=self.runs_given)))
 
     def mark_outdated(self) -> None:
         """Request its replacement, one worker of the pool at a time, to load new code."""
@@ -509,7 +500,7 @@ class WorkerHandle:
             self.permits.issue(self._unissued)
             self._unissued.clear()
         if self._assigned:
-            self.unsent.insert(0, encode(AssignSlots(numbers=self._assigned.copy())))
+            self.unsent.insert(0, encode(messages.AssignSlots(numbers=self._assigned.copy())))
             self._assigned.clear()
         if self.unsent and self.channel.fileno() >= 0:
             self.channel.send(*self.unsent)

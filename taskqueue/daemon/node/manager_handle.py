@@ -17,24 +17,9 @@ from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.event_buffer import EventBuffer
 from taskqueue.daemon.node.in_flight import InFlight
 from taskqueue.daemon.node.node_hooks import NodeHooks
+from taskqueue.daemon.protocol import messages
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken
 from taskqueue.daemon.protocol.codec import decode, encode
-from taskqueue.daemon.protocol.messages import (
-    NO_CLAIM,
-    Ended,
-    LeaseExtended,
-    Logged,
-    Message,
-    PoolStatus,
-    Progressed,
-    RunsHandedBack,
-    StackTaken,
-    Started,
-    StartupFailed,
-    TakeStack,
-    WaitsFor,
-    WorkerChanged,
-)
 from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime import child_process, leftovers
 from taskqueue.daemon.runtime.child_process import Child, ChildExit
@@ -54,9 +39,9 @@ class StackRequests:
         self._in_flight = in_flight
         self._asked: set[str] = set()
 
-    def look(self, leases: Sequence[Lease]) -> list[TakeStack]:
+    def look(self, leases: Sequence[Lease]) -> list[messages.TakeStack]:
         """Return the new requests for runs of this node, and remove files of askers that were killed."""
-        new: list[TakeStack] = []
+        new: list[messages.TakeStack] = []
         asked = self._asked & {lease.name for lease in leases}
         for lease in leases:
             if not lease.name.startswith((REQUEST, ANSWER)):
@@ -67,11 +52,11 @@ class StackRequests:
                 id, claims = lease.about.get("job"), lease.about.get("claims")
                 if isinstance(id, str) and isinstance(claims, int) and self._in_flight.find(id, claims) is not None:
                     asked.add(lease.name)
-                    new.append(TakeStack(id=id, claims=claims, request=lease.name.removeprefix(REQUEST)))
+                    new.append(messages.TakeStack(id=id, claims=claims, request=lease.name.removeprefix(REQUEST)))
         self._asked = asked
         return new
 
-    def on_taken(self, message: StackTaken) -> None:
+    def on_taken(self, message: messages.StackTaken) -> None:
         """Answer a request with the report of the manager."""
         now = self._node.store.now()
         answer = Lease(
@@ -127,7 +112,7 @@ class ManagerHandle:
         hooks: NodeHooks,
         events: EventBuffer,
         stacks: StackRequests,
-        on_startup_failed: Callable[[StartupFailed], None],
+        on_startup_failed: Callable[[messages.StartupFailed], None],
     ) -> None:
         """``on_startup_failed`` is called when the manager cannot start workers and has given up."""
         self.process = forked.process
@@ -150,14 +135,14 @@ class ManagerHandle:
         """When the first extension of a lease was sent after which nothing has been heard."""
         self._checked_at = time.monotonic()
 
-    def send(self, *messages: Message) -> None:
-        """Send the messages together; do nothing if the manager has exited."""
-        if messages and not self._has_exited:
-            self.channel.send(*map(encode, messages))
+    def send(self, *outgoing: messages.Message) -> None:
+        """Send these messages together; do nothing if the manager has exited."""
+        if outgoing and not self._has_exited:
+            self.channel.send(*map(encode, outgoing))
 
     def extend_lease(self, asked_at: float, lease: float) -> None:
         """Extend running jobs by the lease that the store has extended; ``asked_at`` is a time of CLOCK_BOOTTIME."""
-        self.send(LeaseExtended(until=asked_at + lease - min(LEASE_MARGIN, lease / 6)))
+        self.send(messages.LeaseExtended(until=asked_at + lease - min(LEASE_MARGIN, lease / 6)))
         if self._unanswered_since is None:
             self._unanswered_since = time.monotonic()
 
@@ -166,32 +151,32 @@ class ManagerHandle:
         self._has_spoken, self._unanswered_since = True, None
         message = decode(payload)
         match message:
-            case Ended() | Started() | Progressed() if message.claims == NO_CLAIM:
+            case messages.Ended() | messages.Started() | messages.Progressed() if message.claims == messages.NO_CLAIM:
                 self._hooks.on_report(message)
-            case Ended():
+            case messages.Ended():
                 self.kills += message.outcome == "Interrupted" and message.exit == _KILLED
                 self._in_flight.on_ended(message)
-            case Started():
+            case messages.Started():
                 self._in_flight.on_started(message)
-            case Progressed():
+            case messages.Progressed():
                 self._in_flight.on_progressed(message)
-            case Logged():
+            case messages.Logged():
                 self._in_flight.on_logged(message)
-            case WaitsFor():
+            case messages.WaitsFor():
                 self._in_flight.on_waits_for(message)
-            case RunsHandedBack():
+            case messages.RunsHandedBack():
                 self._hooks.on_handed_back(message)
                 self._in_flight.on_handed_back(message)
-            case StackTaken():
+            case messages.StackTaken():
                 self._stacks.on_taken(message)
-            case PoolStatus():
+            case messages.PoolStatus():
                 self._node.status.pool = message
                 self._in_flight.limit(message.idle + message.busy if message.shortage else None)
                 self._node.status.show()
-            case WorkerChanged():
+            case messages.WorkerChanged():
                 self._events.worker_changed(message)
                 self._node.figures.worker_changed(message)
-            case StartupFailed():
+            case messages.StartupFailed():
                 self._on_startup_failed(message)
             case _:
                 log.error("protocol error: unexpected message %s from the manager", type(message).__name__)

@@ -9,18 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taskqueue.daemon.node.leader_run import LeaderRun
-from taskqueue.daemon.protocol.messages import (
-    APPLY_SCHEDULES,
-    BECAME_LEADER,
-    CHECK_OUTBOX,
-    NO_CLAIM,
-    STEPPED_DOWN,
-    Ended,
-    Progressed,
-    RunHook,
-    RunsHandedBack,
-    Started,
-)
+from taskqueue.daemon.protocol import messages
 from taskqueue.model.ids import new_id
 
 log = logging.getLogger(__name__)
@@ -33,7 +22,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 class NodeHooks:
     """The hooks of one node, which run one after another. Those of the lead run on a change, not when a node starts."""
 
-    send: Callable[[RunHook], None]
+    send: Callable[[messages.RunHook], None]
     bootstrap: Path | None
     on_begun: Callable[[], None]
     """Called when a hook has started or ended, or will not be called."""
@@ -52,7 +41,7 @@ class NodeHooks:
         self._pause = 0.0
         self._queued: deque[tuple[str, str]] = deque()
         """Name and source of each."""
-        self._current: RunHook | None = None
+        self._current: messages.RunHook | None = None
         self._has_begun = False
         self.leads = False
         """Whether the node leads, according to the last change."""
@@ -86,12 +75,12 @@ class NodeHooks:
     def apply_schedules(self) -> None:
         """Apply the schedules that the current code declares, unless that is about to be done."""
         if self.schedules is not None:
-            self._call_once(APPLY_SCHEDULES, self.schedules)
+            self._call_once(messages.APPLY_SCHEDULES, self.schedules)
 
     def check_outboxes(self) -> None:
         """Import each outbox, unless this node leads: then its relay does so and reports a mistake."""
         for path in () if self.leads else self.outboxes:
-            self._call_once(CHECK_OUTBOX, path)
+            self._call_once(messages.CHECK_OUTBOX, path)
 
     def _call_once(self, name: str, source: str) -> None:
         if (name, source) not in self._queued:
@@ -108,7 +97,7 @@ class NodeHooks:
             run.leadership_changed(leads)
         if leads:  # the relays report from now on
             self._problems = {source: said for source, said in self._problems.items() if source == self.schedules}
-        self.call(BECAME_LEADER if leads else STEPPED_DOWN)
+        self.call(messages.BECAME_LEADER if leads else messages.STEPPED_DOWN)
 
     def call(self, hook: str) -> None:
         """Call a hook of the bootstrap file after the hooks before it, unless the file does not name it."""
@@ -116,7 +105,7 @@ class NodeHooks:
             self._queued.append((hook, ""))
             self._call_next()
 
-    def on_report(self, message: Started | Progressed | Ended) -> None:
+    def on_report(self, message: messages.Started | messages.Progressed | messages.Ended) -> None:
         """Handle a report about a hook."""
         for run in self.runs:
             run.on_report(message)
@@ -124,16 +113,16 @@ class NodeHooks:
         if current is None or message.id != current.id:
             return
         self._has_begun = True
-        if isinstance(message, Ended):
+        if isinstance(message, messages.Ended):
             self._on_ended(message, current)
         self.on_begun()
 
-    def on_handed_back(self, message: RunsHandedBack) -> None:
+    def on_handed_back(self, message: messages.RunsHandedBack) -> None:
         """Drop the hooks if the manager starts no more runs."""
         for run in self.runs:
             run.on_handed_back(message)
         hook = self._current
-        if hook is not None and [hook.id, NO_CLAIM] in message.runs:
+        if hook is not None and [hook.id, messages.NO_CLAIM] in message.runs:
             log.error("the hook %s was not called: the node is shutting down", hook.name)
             self._current = None
             self._queued.clear()
@@ -144,23 +133,23 @@ class NodeHooks:
             return
         self._has_begun = False
         name, source = self._queued.popleft()
-        self._current = RunHook(id=str(new_id()), name=name, source=source)
+        self._current = messages.RunHook(id=str(new_id()), name=name, source=source)
         self.send(self._current)
 
-    def _on_ended(self, ended: Ended, hook: RunHook) -> None:
+    def _on_ended(self, ended: messages.Ended, hook: messages.RunHook) -> None:
         self._current = None
         succeeded = ended.outcome == "Done"
-        again = self._again(succeeded) if hook.name == APPLY_SCHEDULES else ""
+        again = self._again(succeeded) if hook.name == messages.APPLY_SCHEDULES else ""
         problems = {source: said for source, said in self._problems.items() if source != hook.source}
         if not succeeded:
             failure = ended.fields.get("failure", {})
             reason = f"{failure.get('type', ended.outcome)}: {failure.get('message', ended.exit)}"
-            if hook.name == CHECK_OUTBOX:
+            if hook.name == messages.CHECK_OUTBOX:
                 problems[hook.source] = f"the outbox {hook.source} could not be relayed: {reason}"
                 log.error("%s", problems[hook.source])
             else:
                 log.error("the hook %s failed: %s%s\n%s", hook.name, reason, again, failure.get("traceback", ""))
-            if hook.name == APPLY_SCHEDULES:
+            if hook.name == messages.APPLY_SCHEDULES:
                 problems[hook.source] = f"the schedules of {hook.source} are not applied: {reason}"
         self._problems = problems
         self._call_next()

@@ -7,18 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pymongo
-from pymongo.errors import (
-    AutoReconnect,
-    BulkWriteError,
-    ConfigurationError,
-    DocumentTooLarge,
-    InvalidName,
-    InvalidOperation,
-    InvalidURI,
-    OperationFailure,
-    PyMongoError,
-    ServerSelectionTimeoutError,
-)
+from pymongo import errors
 
 from taskqueue.errors import ConfigError, StoreUnavailable
 
@@ -61,18 +50,18 @@ def reaching(
     try:
         with pymongo.timeout(deadline):
             yield
-    except (ConfigurationError, InvalidURI, InvalidName) as error:
+    except (errors.ConfigurationError, errors.InvalidURI, errors.InvalidName) as error:
         raise ConfigError(f"store {shown}: {error}: correct the URL") from error
-    except DocumentTooLarge as error:  # not a subclass of the driver's errors
+    except errors.DocumentTooLarge as error:  # not a subclass of the driver's errors
         why = f"the call is larger than the server accepts ({str(error)[:300]})"
         raise StoreUnavailable(shown, why, "pass fewer or shorter values at once") from error
-    except PyMongoError as error:
+    except errors.PyMongoError as error:
         if _is_logged_out(error):
             on_logged_out()
         raise unavailable(shown, error) from error
 
 
-def unavailable(shown: str, error: PyMongoError) -> StoreUnavailable:
+def unavailable(shown: str, error: errors.PyMongoError) -> StoreUnavailable:
     """Describe the driver's error to people."""
     codes = _codes(error)
     if _is_logged_out(error) or "Authentication failed" in str(error):  # the driver calls it unreachable
@@ -86,37 +75,37 @@ def unavailable(shown: str, error: PyMongoError) -> StoreUnavailable:
         if not codes.isdisjoint(known_codes):
             only_reads = known_codes is _DISK_FULL
             return StoreUnavailable(shown, f"{reason} ({reason_of(error)})", way_out, only_reads=only_reads)
-    if isinstance(error, ServerSelectionTimeoutError):
+    if isinstance(error, errors.ServerSelectionTimeoutError):
         return StoreUnavailable(shown, f"no server accepts writes ({reason_of(error)})", _CHECK_SERVER)
-    if isinstance(error, InvalidOperation):  # another thread has logged in again, and closed this call's client
+    if isinstance(error, errors.InvalidOperation):  # another thread has logged in again, and closed this call's client
         return StoreUnavailable(shown, f"the connection was closed ({reason_of(error)})", "repeat the call")
     if error.timeout:
         return StoreUnavailable(shown, f"no answer in time ({reason_of(error)})", _CHECK_SPEED)
-    if isinstance(error, AutoReconnect):
+    if isinstance(error, errors.AutoReconnect):
         return StoreUnavailable(shown, f"the connection broke ({reason_of(error)})", _CHECK_SERVER)
     return StoreUnavailable(shown, f"the server refuses ({reason_of(error)})", "see the server's log")
 
 
-def misses_index(error: PyMongoError) -> bool:
+def misses_index(error: errors.PyMongoError) -> bool:
     """Return whether the server lacks an index that the call relies on."""
     return _BAD_VALUE in _codes(error) and "hint provided does not correspond" in reason_of(error)
 
 
-def _is_logged_out(error: PyMongoError) -> bool:
+def _is_logged_out(error: errors.PyMongoError) -> bool:
     """Return whether no user is logged in on the connection: the login was lost, or never made."""
     return not _codes(error).isdisjoint(_RIGHTS) and "requires authentication" in reason_of(error)
 
 
-def _codes(error: PyMongoError) -> set[int]:
+def _codes(error: errors.PyMongoError) -> set[int]:
     """Return every error code from the server, including those of single writes in a batch."""
-    codes = {error.code or 0} if isinstance(error, OperationFailure) else set()
-    if isinstance(error, BulkWriteError):
+    codes = {error.code or 0} if isinstance(error, errors.OperationFailure) else set()
+    if isinstance(error, errors.BulkWriteError):
         written = error.details.get("writeErrors", ()) if error.details else ()
         codes.update(int(write_error["code"]) for write_error in written)
     return codes
 
 
-def reason_of(error: PyMongoError) -> str:
+def reason_of(error: errors.PyMongoError) -> str:
     """Return the server's reason, without the query and plan in front of it and without the topology."""
     text = _refused(error)
     if text is None:
@@ -124,10 +113,10 @@ def reason_of(error: PyMongoError) -> str:
     return text.strip().rpartition("\n")[2].rpartition(" :: caused by :: ")[2].strip()[:300]
 
 
-def _refused(error: PyMongoError) -> str | None:
+def _refused(error: errors.PyMongoError) -> str | None:
     """Return the server's message (for a batch, of its first refused write); None if the message is the driver's."""
-    details: Any = (error.details or {}) if isinstance(error, OperationFailure) else {}
-    if isinstance(error, BulkWriteError):
+    details: Any = (error.details or {}) if isinstance(error, errors.OperationFailure) else {}
+    if isinstance(error, errors.BulkWriteError):
         refused = [*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())]
         details = refused[0] if refused else {}
     text = details.get("errmsg")
