@@ -10,17 +10,9 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+from taskqueue.daemon.protocol import messages
 from taskqueue.daemon.protocol.channel import ChannelClosed
 from taskqueue.daemon.protocol.codec import decode
-from taskqueue.daemon.protocol.messages import (
-    SIGNAL_IS_OURS_FOR,
-    AssignSlots,
-    CheckRuns,
-    Key,
-    NeedsReplacement,
-    OutcomeSettled,
-    Ready,
-)
 from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.worker.concurrent_run import (
@@ -55,8 +47,8 @@ class ConcurrentWorker(Worker):
         self._interrupts = SharedInterrupts(self._page, self._on_sigterm)
         self._slots = [SlotMemory(number, *slot) for number, slot in enumerate(slots, start=1)]
         self._assigned: deque[int] = deque()
-        self._runs: dict[Key, ConcurrentRun] = {}
-        self._settled: dict[Key, asyncio.Future[OutcomeSettled]] = {}
+        self._runs: dict[messages.Key, ConcurrentRun] = {}
+        self._settled: dict[messages.Key, asyncio.Future[messages.OutcomeSettled]] = {}
         self._is_flush_due = False
         self._heard_at = 0.0
         """When the manager sent the last signal that was handled."""
@@ -82,13 +74,13 @@ class ConcurrentWorker(Worker):
         try:
             for payload in self._channel.receive():
                 match message := decode(payload):
-                    case AssignSlots(numbers=numbers):
+                    case messages.AssignSlots(numbers=numbers):
                         self._assigned.extend(numbers)
                     case Run():
                         self._begin(message)
-                    case CheckRuns(given=given):
+                    case messages.CheckRuns(given=given):
                         self._check_received(sum(slot.runs for slot in self._slots), given)
-                    case OutcomeSettled(id=id, claims=claims):
+                    case messages.OutcomeSettled(id=id, claims=claims):
                         if (id, claims) in self._settled:
                             self._settled.pop((id, claims)).set_result(message)
         except ChannelClosed as closed:
@@ -176,7 +168,7 @@ class ConcurrentWorker(Worker):
             await await_hooks(ran, status, context, current.interrupts)
             await current.forget_cancel()
             await self._end_tasks(current)
-        self._post_soon(Ready(slot=current.slot.number))
+        self._post_soon(messages.Ready(slot=current.slot.number))
 
     async def _end_tasks(self, current: ConcurrentRun) -> None:
         """End the tasks that a job left running; ask to be replaced if some do not end."""
@@ -215,7 +207,7 @@ class ConcurrentWorker(Worker):
             ids, classes = [*self._recent], ", ".join(sorted({*self._recent.values()}))
             more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
             reason = f"{reason} while these jobs ran: {', '.join(ids[:NAMED])}{more}"
-            self._post_soon(NeedsReplacement(id="", job=classes, reason=reason, is_patient=True))
+            self._post_soon(messages.NeedsReplacement(id="", job=classes, reason=reason, is_patient=True))
         self._recent = {run.run.id: run.run.job for run in self._runs.values()}
         if self._runs:
             self._busy_look = self._loop.call_later(LOOKS_EVERY, self._look_while_busy)
@@ -234,7 +226,9 @@ class ConcurrentWorker(Worker):
         now, signalled_at = time.monotonic(), self._page.signalled_at
         runs = tuple(self._runs.values())
         is_unheard, self._heard_at = signalled_at != self._heard_at, signalled_at
-        is_ours = is_unheard or now - signalled_at <= SIGNAL_IS_OURS_FOR  # unheard: the host may have been suspended
+        is_ours = (
+            is_unheard or now - signalled_at <= messages.SIGNAL_IS_OURS_FOR
+        )  # unheard: the host may have been suspended
         if not is_ours or self._interrupts.leaving:
             self._interrupts.leaving = True
             for run in runs:

@@ -29,22 +29,11 @@ from taskqueue.model.schedules import LATEST
 from taskqueue.model.timestamps import EPOCH, MILLISECOND, milliseconds, moment
 from taskqueue.model.workflow import MembersAlike, WorkflowSummary, summaries
 from taskqueue.store.arguments import order_of
+from taskqueue.store.mongodb import indexes
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.counts import CountReads, StateReader, Tally
 from taskqueue.store.mongodb.documents import Document, needed_time_in, records, time_in
 from taskqueue.store.mongodb.filters import filter_of
-from taskqueue.store.mongodb.indexes import (
-    BEHIND,
-    CREATED,
-    DUE,
-    HELD,
-    LIMITED,
-    OF_WORKFLOWS,
-    OUTCOMES,
-    RANKED,
-    WAITING,
-    WAITING_IN_QUEUE,
-)
 from taskqueue.store.query_bounds import (
     bounds_of,
     compared_fields,
@@ -60,7 +49,7 @@ WALKED = 1_000
 
 _INDEXES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "id": ("_id_", ("_id",)),
-    "created_at": (CREATED, ("created_at", "_id")),
+    "created_at": (indexes.CREATED, ("created_at", "_id")),
 }
 """For each order, the index of all records and its fields."""
 
@@ -154,25 +143,25 @@ def _ranges(query: Query, statuses: Sequence[int]) -> list[tuple[str, Document]]
     rest = set(statuses)
     if Status.WAITING in rest and (queue := queue_of(query)) is not None:
         rest.remove(Status.WAITING)
-        parts.append((WAITING_IN_QUEUE, {"status": int(Status.WAITING), "queue": queue}))
+        parts.append((indexes.WAITING_IN_QUEUE, {"status": int(Status.WAITING), "queue": queue}))
     _, latest = bounds_of("ready_at", query)
     is_behind = has_field("waiting_for", query)
     if Status.POSTPONED in rest and (latest is not None or is_behind):
         rest.remove(Status.POSTPONED)
         postponed = {"status": int(Status.POSTPONED)}
-        parts.append((BEHIND, {**postponed, "waiting_for": {"$exists": True}}))
+        parts.append((indexes.BEHIND, {**postponed, "waiting_for": {"$exists": True}}))
         if not is_behind and latest is not None:
             alone = {"waiting_for": {"$exists": False}}
-            parts.append((DUE, {**postponed, **alone, "due": {"$exists": True, "$lte": _at(latest)}}))
+            parts.append((indexes.DUE, {**postponed, **alone, "due": {"$exists": True, "$lte": _at(latest)}}))
     pending = [status for status in sorted(rest) if status <= Status.PROCESSING]
     ended = [status for status in sorted(rest) if status > Status.PROCESSING]
     earliest, _ = bounds_of("ended_at", query)
     if earliest is None:
         pending, ended = sorted(rest), []
     if pending:
-        parts.append((OUTCOMES, {"status": {"$in": pending}}))
+        parts.append((indexes.OUTCOMES, {"status": {"$in": pending}}))
     if ended and earliest is not None:
-        parts.append((OUTCOMES, {"status": {"$in": ended}, "ended_at": {"$gte": _at(earliest)}}))
+        parts.append((indexes.OUTCOMES, {"status": {"$in": ended}, "ended_at": {"$gte": _at(earliest)}}))
     return parts
 
 
@@ -228,9 +217,9 @@ class Queries:
         self, order: str, steps: int, statuses: Sequence[int], after: tuple[object, JobId] | None = None
     ) -> datetime | None:
         name, falling = order_of(order)
-        ranges: list[tuple[str, Document]] = [(CREATED, {})]
+        ranges: list[tuple[str, Document]] = [(indexes.CREATED, {})]
         if name == "ended_at":
-            ranges = [(OUTCOMES, {"status": int(status)}) for status in statuses]
+            ranges = [(indexes.OUTCOMES, {"status": int(status)}) for status in statuses]
         times = [self._time_after(index, of, name, falling, steps, after) for index, of in ranges]
         return (max if falling else min)((time for time in times if isinstance(time, datetime)), default=None)
 
@@ -254,7 +243,7 @@ class Queries:
         fields, statuses = fields_of(query), statuses_of(query)
         if most is not None and fields == {"status"} and statuses is not None:  # the tally reads all pending jobs
             of_statuses: Document = {"status": {"$in": statuses}}
-            return self._connection.collections.jobs.count_documents(of_statuses, hint=OUTCOMES, limit=most)
+            return self._connection.collections.jobs.count_documents(of_statuses, hint=indexes.OUTCOMES, limit=most)
         if fields <= {"queue", "status"}:
             counted = sum(number for key, number in self.tally().items() if holds_for(query, *key))
             return counted if most is None else min(counted, most)
@@ -307,19 +296,19 @@ class Queries:
         """Return the first of a status by end and id; the index has no ids, so records with the last end are sorted."""
         jobs, direction = self._connection.collections.jobs, DESCENDING if is_falling else ASCENDING
         of_status: Document = {"$and": [{"status": status}, where]}
-        documents = list(jobs.find(of_status).hint(OUTCOMES).sort("ended_at", direction).limit(limit))
+        documents = list(jobs.find(of_status).hint(indexes.OUTCOMES).sort("ended_at", direction).limit(limit))
         if len(documents) < limit:
             return documents
         last = documents[-1].get("ended_at")
         before = [document for document in documents if document.get("ended_at") != last]
         at_last: Document = {"$and": [{"status": status, "ended_at": last}, where]}
-        ties = jobs.find(at_last).hint(OUTCOMES).sort("_id", direction).limit(limit - len(before))
+        ties = jobs.find(at_last).hint(indexes.OUTCOMES).sort("_id", direction).limit(limit - len(before))
         return [*before, *ties]
 
     def _by_rank(self, statuses: Sequence[int], where: Document, is_of_queue: bool, limit: int) -> list[Document]:
         """Return the first by rank: waiting records of each kind by their index."""
         jobs, by_rank = self._connection.collections.jobs, [("rank", ASCENDING), ("_id", ASCENDING)]
-        index = WAITING_IN_QUEUE if is_of_queue else WAITING
+        index = indexes.WAITING_IN_QUEUE if is_of_queue else indexes.WAITING
         documents: list[Document] = []
         for status in statuses:
             if status != Status.WAITING:
@@ -337,9 +326,9 @@ class Queries:
         first = {name: {"$first": f"${name}"} for name in ("rank", "priority")}
         since_by_queue: dict[str, datetime] = {}
         for forced in _FORCED:  # with several queues the server would walk all waiting jobs
-            of_kind: Document = {"status": int(Status.WAITING), "forced": forced, **RANKED}
+            of_kind: Document = {"status": int(Status.WAITING), "forced": forced, **indexes.RANKED}
             steps: list[Document] = [{"$match": of_kind}, {"$sort": in_order}, {"$group": {"_id": "$queue", **first}}]
-            firsts = jobs.aggregate(steps, hint=WAITING_IN_QUEUE)
+            firsts = jobs.aggregate(steps, hint=indexes.WAITING_IN_QUEUE)
             for queue, since in readable(firsts, _since, "a waiting job"):
                 since_by_queue[queue] = min(since, since_by_queue.get(queue, since))
         return since_by_queue
@@ -349,7 +338,7 @@ class Queries:
         waiting = {"status": int(Status.WAITING), "lane": {"$gt": ""}}  # $exists would fetch every document
         steps: list[Document] = [{"$match": waiting}, {"$project": {"_id": False, "lane": True}}, {"$limit": limit}]
         group = {"$group": {"_id": "$lane", "records": {"$sum": 1}}}
-        groups = self._connection.collections.jobs.aggregate([*steps, group], hint=LIMITED)
+        groups = self._connection.collections.jobs.aggregate([*steps, group], hint=indexes.LIMITED)
         by_lane: dict[str, int] = {}
         for queued, number in readable(groups, lambda group: (text(group["_id"]), group["records"]), "waiting jobs"):
             lane = queued.partition(" ")[2]  # in documents the queue precedes it
@@ -362,7 +351,7 @@ class Queries:
         where: Document = {"$lt": "g"} if upto is None else {"$lte": str(upto)}
         listed: list[str] = []
         while len(listed) < limit:
-            keys = jobs.find({field: where}, {"_id": False, field: True}).hint(OF_WORKFLOWS).limit(WALKED)
+            keys = jobs.find({field: where}, {"_id": False, field: True}).hint(indexes.OF_WORKFLOWS).limit(WALKED)
             read = [key["given"][WORKFLOW] for key in keys.sort([(field, DESCENDING), ("_id", DESCENDING)])]
             listed += dict.fromkeys(read)
             if len(read) < WALKED:
@@ -380,7 +369,7 @@ class Queries:
             name: {least: f"${name}"} for name, least in times.items()
         }
         steps: list[Document] = [{"$match": {field: {"$in": listed[:limit]}}}, {"$group": {"_id": alike, **figures}}]
-        return summaries(readable(jobs.aggregate(steps, hint=OF_WORKFLOWS), _members, "members of a workflow"))
+        return summaries(readable(jobs.aggregate(steps, hint=indexes.OF_WORKFLOWS), _members, "members of a workflow"))
 
     def present(self, now: datetime) -> Present:
         """Return how many records have not ended, by what they wait for; only those waiting for a time have ``due``."""
@@ -388,7 +377,7 @@ class Queries:
 
     def _present(self, reads: CountReads, now: datetime) -> Present:
         tally = self.counts.read(reads)
-        due, later = (reads.count({"due": {sign: now}}, DUE) for sign in ("$lte", "$gt"))
+        due, later = (reads.count({"due": {sign: now}}, indexes.DUE) for sign in ("$lte", "$gt"))
         waiting, postponed, running = (
             sum(records for (_, kept_status), records in tally.items() if kept_status is status)
             for status in (Status.WAITING, Status.POSTPONED, Status.PROCESSING)
@@ -398,7 +387,7 @@ class Queries:
             running=running,
             postponed=later,
             blocked=max(0, postponed - due - later),
-            lost=reads.count({"status": int(Status.PROCESSING), "ready_at": {"$lte": now}}, HELD),
+            lost=reads.count({"status": int(Status.PROCESSING), "ready_at": {"$lte": now}}, indexes.HELD),
         )
 
     def postponed(self, most: int) -> Postponed:
@@ -416,8 +405,8 @@ class Queries:
                 }
             },
         ]
-        due = dict(readable(jobs.aggregate(steps, hint=DUE), _due, "postponed jobs"))
-        return Postponed(due, jobs.count_documents({"waiting_for": {"$exists": True}}, hint=BEHIND, limit=most))
+        due = dict(readable(jobs.aggregate(steps, hint=indexes.DUE), _due, "postponed jobs"))
+        return Postponed(due, jobs.count_documents({"waiting_for": {"$exists": True}}, hint=indexes.BEHIND, limit=most))
 
 
 def _due(group: Document) -> tuple[Due, int]:
