@@ -3,8 +3,8 @@
 With the name of a folder it writes there what to look at after a change of pages: each page, with much and with nothing
 on it, the login, a dialog, and a store that is away, 1280, 768 and 360 pixels wide, in light and dark.
 
-It needs Debian's chromium, and playwright from the extra ``test``. A node of its own runs the shop's jobs; the figures
-of the hours before are made up, since nobody wants to wait for three days.
+It needs Debian's chromium-headless-shell, and playwright from the extra ``test``. A node of its own runs the shop's
+jobs; the figures of the hours before are made up, since nobody wants to wait for three days.
 """
 
 import itertools
@@ -308,7 +308,7 @@ def served(application: Any) -> Iterator[str]:
 def chromium() -> Iterator[Browser]:
     """Yield Debian's browser, without a window."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium-headless-shell", args=["--no-sandbox"])
         yield browser
         browser.close()
 
