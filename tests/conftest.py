@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import gc
 import os
 import resource
@@ -11,14 +13,14 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
-from tests import distribution, fork_server
+from tests import distribution, fork_server, postgresql
 from tests.keeper import Run, end_keepers, lost_servers, shared_server
 from tests.postgresql import PostgreSQL
 from tests.servers import Cluster
@@ -27,6 +29,10 @@ RUN = pytest.StashKey[Run]()
 TESTS = Path(__file__).parent
 PR_GET_CHILD_SUBREAPER = 37
 RLIMIT_LOCKS = 10
+MEMORY = Path("/dev/shm")
+ROOM_IN_MEMORY = 4 << 30
+"""Bytes that a run may need for its folders: about half of them at its peak."""
+
 THREADS_END_WITHIN = 30.0
 """Seconds: the threads of a closed MongoDB client look for their end from time to time."""
 
@@ -44,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith("TASKQUEUE_")]:
         del os.environ[name]
     if is_controller(config):
+        tempfile.tempdir = folder_in_memory(os.environ)
         run = Run(folder=Path(tempfile.mkdtemp(prefix="taskqueue-tests-")), controller=os.getpid())
     else:
         given = cast(Any, config).workerinput
@@ -51,6 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
         keep_from_forks(config)
     config.stash[RUN] = run
     fork_server.log = run.folder / "fork-servers.log"
+    postgresql.template = run.folder / "postgresql-template"
     os.environ["XDG_STATE_HOME"] = str(run.folder / "state")  # nobody's own jobs are touched
     os.environ["TASKQUEUE_RUNTIME_DIR"] = str(run.folder / "nodes")  # and nobody's nodes are asked
 
@@ -120,13 +128,28 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Look for no garbage among tests that are being collected: they stay, and to look takes a fifth of the time."""
     gc.disable()
     try:
-        return (yield)
+        with contextlib.nullcontext() if is_controller(session.config) else compiled_once(session.config.stash[RUN]):
+            return (yield)
     finally:
         gc.enable()
+
+
+@contextlib.contextmanager
+def compiled_once(run: Run) -> Iterator[None]:
+    """Have the first process of a run collect the tests before the others, which find them compiled.
+
+    To compile takes longer than to collect, and each process would do it.
+    """
+    with (run.folder / "compiled").open("a") as compiled:
+        fcntl.flock(compiled, fcntl.LOCK_EX)
+        if compiled.tell():
+            fcntl.flock(compiled, fcntl.LOCK_UN)
+        yield
+        compiled.write("once\n")
 
 
 def pytest_collection_finish() -> None:
@@ -138,6 +161,15 @@ def pytest_collection_finish() -> None:
 def is_controller(config: pytest.Config) -> bool:
     """Return whether this process controls the run, as opposed to a worker of pytest-xdist."""
     return not hasattr(config, "workerinput")
+
+
+def folder_in_memory(environment: Mapping[str, str], room: int = ROOM_IN_MEMORY) -> str | None:
+    """Return where a run keeps its files: in memory if that has room, or None for the usual place, as ``TMPDIR`` says.
+
+    Each commit waits for the disk, which takes most of the time of a test of a store.
+    """
+    is_free = "TMPDIR" not in environment and MEMORY.is_mount() and shutil.disk_usage(MEMORY).free >= room
+    return str(MEMORY) if is_free else None
 
 
 def keep_from_forks(config: pytest.Config) -> None:

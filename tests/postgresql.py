@@ -6,6 +6,7 @@ A server refuses to run as root. That of root runs as another user, who may ente
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import select
@@ -39,6 +40,9 @@ SMALL = {
     "unix_socket_directories": "",
 }
 USER = "postgres"
+
+template: Path | None = None
+"""Where the servers of a run find the empty database cluster that they copy; None if each makes one."""
 
 
 def programs() -> Path:
@@ -140,7 +144,22 @@ class PostgreSQL:
             return []
 
     def _create(self) -> None:
-        """Create an empty database cluster whose only user has a password: other users of the host reach the port."""
+        """Copy the empty database cluster of the run, which takes a tenth of the time that ``initdb`` takes."""
+        if template is None:
+            self._initialize()
+            return
+        template.mkdir(exist_ok=True)
+        with (template / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            first = PostgreSQL(template)
+            if not first.data.exists():
+                first._initialize()
+        self.password = (template / "password").read_text()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["cp", "--archive", first.data, self.data], check=True)
+
+    def _initialize(self) -> None:
+        """Make an empty database cluster whose only user has a password: other users of the host reach the port."""
         self.folder.mkdir(parents=True, exist_ok=True)
         password = self.folder / "password"
         password.write_text(self.password)

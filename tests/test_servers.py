@@ -18,10 +18,17 @@ import pytest
 from pymongo import MongoClient
 from pymongo.write_concern import WriteConcern
 
+from tests.conftest import folder_in_memory
 from tests.keeper import Run, lost_servers, shared_server
 from tests.nodes import eventually
 from tests.postgresql import OLDEST, PostgreSQL
 from tests.servers import Cluster, ServerMissing, with_database
+
+
+def test_the_files_of_a_run_are_in_memory_if_it_has_room_and_no_other_place_is_named() -> None:
+    assert folder_in_memory({}, room=0) == "/dev/shm"
+    assert folder_in_memory({}, room=1 << 60) is None
+    assert folder_in_memory({"TMPDIR": "/var/tmp"}, room=0) is None
 
 
 def test_the_shared_replica_set_takes_majority_writes_and_has_change_streams(mongo_set: str) -> None:

@@ -43,9 +43,9 @@ def store(postgresql_server: PostgreSQL) -> Iterator[Store]:
 
 
 @pytest.fixture
-def database(postgresql_server: PostgreSQL) -> Iterator[PostgreSQLDatabase]:
+def database(postgresql_url: str) -> Iterator[PostgreSQLDatabase]:
     """Open a connection without a store."""
-    opened = PostgreSQLDatabase(parsed(postgresql_server.url))
+    opened = PostgreSQLDatabase(parsed(postgresql_url))
     yield opened
     opened.raw.close()
 
