@@ -83,7 +83,7 @@ def work_off(store: Store) -> set[ObjectId]:
     """Claim and settle until nothing is left, as nodes do, and return what was DONE."""
     done: set[ObjectId] = set()
     for _ in range(150):
-        found = store.claim(WEB_1, ClaimRequest(pooled=3, forced=3), NOON + HOUR, NOON + 2 * HOUR)
+        found = store.claim(WEB_1, ClaimRequest(pooled=9, forced=9), NOON + HOUR, NOON + 2 * HOUR)
         store.renew(
             WEB_1,
             NOON + 2 * HOUR,

@@ -34,7 +34,7 @@ from tests.store.records import (
     settle,
 )
 
-MANY = 40
+MANY = 20
 """More queues than are asked one by one."""
 
 

@@ -11,7 +11,7 @@ from taskqueue.store import Store
 from tests.store.random_graphs import Graph, expected, play, settled
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(8, 25))])
 def test_a_random_graph_ends_as_the_model_predicts(store: Store, seed: int) -> None:
     graph = Graph.drawn(seed)
 
