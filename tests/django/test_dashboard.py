@@ -146,7 +146,7 @@ def served(project: Project, arguments: list[str]) -> Iterator[str]:
             process.kill()
 
 
-@pytest.fixture(scope="module", params=["wsgi", "asgi"])
+@pytest.fixture(scope="module", params=["wsgi", pytest.param("asgi", marks=pytest.mark.long)])
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Return a site with users for all tests of this file."""
     project = Project(tmp_path_factory.mktemp(request.param))
