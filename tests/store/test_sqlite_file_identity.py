@@ -207,22 +207,33 @@ def test_a_store_that_is_opened_beside_a_removed_index_is_told_of_it(
 def test_what_was_added_before_its_journal_went_outlives_the_kill_of_its_writer(path: Path, journal: Path) -> None:
     """The writer dies at some moment after the removal; whatever it was told is kept, or it was told of the loss."""
     reading, writing = os.pipe()
+    turns, next_turn = os.pipe()
 
     def write() -> None:
         os.close(reading)
         with closing(open_store(str(path))) as mine:
-            while True:
+            while os.read(turns, 1):
                 os.write(writing, add(mine).encode())
+
+    def told() -> set[str]:
+        """Return the next 20 ids; the writer is at most three ahead, so the last of them follow the removal."""
+        ids = set()
+        for _ in range(20):
+            ids.add(os.read(reading, 24).decode())
+            os.write(next_turn, b"!")
+        return ids
 
     open_store(str(path)).close()
     child = Child(write)
-    acknowledged = {os.read(reading, 24).decode() for _ in range(20)}
+    os.write(next_turn, b"!!!")
+    acknowledged = told()
     for _ in range(5):
         journal.unlink()
-        acknowledged |= {os.read(reading, 24).decode() for _ in range(20)}
+        acknowledged |= told()
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
-    os.close(writing)
+    for end in (writing, turns, next_turn):
+        os.close(end)
     while left := os.read(reading, 24):
         acknowledged.add(left.decode())
     os.close(reading)
