@@ -137,7 +137,7 @@ PUBLIC_OPTIONS = {"taskqueue/scheduler/schedule_api.py:schedule", "taskqueue/web
 MANY_PARAMETERS = {"taskqueue/web/api/route.py:__init__": 9}
 """Functions that have more, and how many; these numbers only fall."""
 
-MOST_FILES, MOST_CODE_LINES, MOST_IMPORTS = 460, 57_650, 0.125
+MOST_FILES, MOST_CODE_LINES, MOST_IMPORTS = 462, 58_250, 0.125
 """Files and code lines of the package, without blank lines, comments and docstrings, and the share of imports in them.
 
 They rise only with a line here that says what for. 40,000 lines in 370 files are the aim. Raised by fair queues, waits
@@ -175,7 +175,9 @@ promises of classes with their error budget and metrics, a form for limits, find
 progress, log files that fail, lines of the log between those of jobs, terminals that are closed or read,
 managers that end while others have their channel,
 forms for waiting jobs and schedules, bounded searches of jobs, limits in lists,
-rows that many new jobs share, and counts that processes of MongoDB take over.
+rows that many new jobs share, counts that processes of MongoDB take over,
+claims and outcomes of PostgreSQL nodes that share the lock, metrics of limits, forms of schedules that end, tasks of
+Django by their own path, more mistakes that are answered, and timers and busy threads that jobs leave.
 """
 
 CODE = re.compile(r"\b(?:GZ|JB|JW|LW|LZQ|PTS|PW|REC|RW|X)-\d+\b")
