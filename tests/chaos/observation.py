@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import socket
 import threading
@@ -73,7 +74,8 @@ class Observation:
         """Note memory that is shared by a name: nobody would remove it behind a process that is killed."""
         with suppress(psutil.NoSuchProcess):
             maps = process.memory_maps(grouped=True)
-            self._wrong += [f"{process} has {one.path} mapped" for one in maps if one.path.startswith("/dev/shm/")]
+            named = (one.path for one in maps if os.path.dirname(one.path) == "/dev/shm")  # deeper: files of the store
+            self._wrong += [f"{process} has {path} mapped" for path in named]
 
     def close(self) -> None:
         """Ask no more."""

@@ -35,10 +35,11 @@ def postgresql_connection(postgresql_url: str) -> Iterator[psycopg.Connection[An
         yield connection
 
 
-USES_OF_THE_LOCK = [pytest.param(f"postgresql-{use}", marks=pytest.mark.long) for use in ("shared", "exclusive")]
+SHARED = pytest.param("postgresql-shared", marks=pytest.mark.long)
+"""The use of the lock to which many nodes change; a single client that is free to choose does not share it."""
 
 
-@pytest.fixture(params=["sqlite", "postgresql", *USES_OF_THE_LOCK, "mongodb"])
+@pytest.fixture(params=["sqlite", "postgresql", SHARED, "mongodb"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the address of an empty store."""
     kind, _, use = request.param.partition("-")
