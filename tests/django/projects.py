@@ -83,7 +83,7 @@ ALLOWED_HOSTS = ["127.0.0.1"]
 """
 
 _MIGRATED: dict[str, bytes] = {}
-"""The databases of projects without rows, by their settings and models."""
+"""The databases of projects without rows, by their settings, models and migrations."""
 
 SITE_URLS = """
 from django.contrib import admin
@@ -144,8 +144,9 @@ class Project:
     def migrate(self) -> None:
         """Make the tables of the project, or copy those that this process has made for another one."""
         lines = (self.folder / "project/settings.py").read_text().splitlines()
-        models = (self.folder / "shop/models.py").read_text()
-        about = "\n".join([*(line for line in lines if not line.startswith("TASK")), models])
+        tables = [self.folder / "shop/models.py", *sorted(self.folder.glob("shop/migrations/*.py"))]
+        settings = [line for line in lines if not line.startswith("TASK")]
+        about = "\n".join([*settings, *(file.read_text() for file in tables)])
         database = self.folder / "shop.sqlite3"
         if about in _MIGRATED:
             database.write_bytes(_MIGRATED[about])
