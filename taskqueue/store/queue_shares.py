@@ -81,7 +81,7 @@ class QueueShares:
     def trial(self) -> QueueShares:
         """Return a copy of these shares: charging the copy does not change the original, what it sees does."""
         if len(self._seen) > self._most_ends:
-            self._forget()
+            self._forget_ends()
         trial = QueueShares()
         trial.now, trial._seen, trial._times, trial._values = self.now, self._seen, self._times, self._values
         trial._earlier = self._earlier or self
@@ -117,7 +117,10 @@ class QueueShares:
         if counted:
             self._times.append(max([milliseconds(now), *self._times[-1:]]))
             self._values.append(self.now)
-            self._forget()
+            if len(self._times) > FEW:
+                self._forget_times()
+            if len(self._ends) + len(self._seen) > self._most_ends:
+                self._forget_ends()
         return counted
 
     def _charge_all(self, records: Sequence[Record]) -> None:
@@ -143,19 +146,20 @@ class QueueShares:
             end = self._seen.setdefault(queue, begun.now)
         return max(end, self._values[bisect_left(self._times, first.since)])
 
-    def _forget(self) -> None:
-        """Forget what is so long ago that a run from then on would have ended; of many times every second one."""
+    def _forget_times(self) -> None:
+        """Forget times that are so long ago that a run from then on would have ended; of many every second one."""
+        oldest = max(0, bisect_left(self._values, self.now - _LONGEST) - 1)
+        self._times, self._values = self._times[oldest:], self._values[oldest:]
+        if len(self._times) > FEW // 2:
+            self._times, self._values = self._times[::-2][::-1], [self._values[0], *self._values[:0:-2][::-1]]
+
+    def _forget_ends(self) -> None:
+        """Forget ends and sights of queues that are so long ago that a run from then on would have ended."""
         past = self.now - _LONGEST
-        if len(self._times) > FEW:
-            oldest = max(0, bisect_left(self._values, past) - 1)  # a run from then on would have ended by now
-            self._times, self._values = self._times[oldest:], self._values[oldest:]
-            if len(self._times) > FEW // 2:
-                self._times, self._values = self._times[::-2][::-1], [self._values[0], *self._values[:0:-2][::-1]]
-        if len(self._ends) + len(self._seen) > self._most_ends:
-            self._ends = {queue: end for queue, end in self._ends.items() if end > past}
-            most = math.inf if len(self._seen) <= MOST_SEEN else self.now
-            self._seen = {queue: seen for queue, seen in self._seen.items() if past < seen < most}
-            self._most_ends = max(FEW, 2 * (len(self._ends) + len(self._seen)))
+        self._ends = {queue: end for queue, end in self._ends.items() if end > past}
+        most = math.inf if len(self._seen) <= MOST_SEEN else self.now
+        self._seen = {queue: seen for queue, seen in self._seen.items() if past < seen < most}
+        self._most_ends = max(FEW, 2 * (len(self._ends) + len(self._seen)))
 
 
 class _Strict(QueueShares):
