@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import socket
@@ -152,6 +153,18 @@ def eventually(look: Callable[[], Found], limit: float = LIMIT) -> Found:
             raise AssertionError(f"still {found!r} after {limit:g} s")
         time.sleep(0.01)
     return found
+
+
+@contextmanager
+def no_descriptors(pid: int = 0) -> Iterator[None]:
+    """Let a process, by default this one, open no more files in the block."""
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def title(process: psutil.Process) -> str:

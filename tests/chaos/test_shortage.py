@@ -20,7 +20,7 @@ from taskqueue import Process, Scheduler, Status
 from tests.acceptance.work import Echo, Gate
 from tests.chaos.fleet import Kind
 from tests.chaos.storm import Storm, StormSettings
-from tests.nodes import LIMIT, Node, eventually, node, title
+from tests.nodes import LIMIT, Node, eventually, no_descriptors, node, title
 
 MOST_PROCESSES = 60
 OTHERS = """
@@ -32,15 +32,6 @@ input()
 """
 
 OPTIONS = ("--pm", "dynamic", "--min-children", "1", "--max-children", "2", "--lease", "6")
-
-
-@contextmanager
-def no_descriptors(pid: int) -> Iterator[None]:
-    """Let a process open no more files in the block."""
-    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
-    yield
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def of_a_user() -> list[str]:
@@ -106,6 +97,9 @@ def test_a_shortage_of_descriptors_ends_nothing_and_is_over_by_itself(tmp_path: 
             if short == "manager":
                 started.heed("no worker can be started")
                 eventually(lambda: {process.refresh().status for process in waiting} == {Status.WAITING})
+            for _ in range(2):  # the first renewal may have begun before
+                renewed_at = scheduler.nodes()[0].lease.until
+                eventually(lambda: scheduler.nodes()[0].lease.until > renewed_at)  # noqa: B023 - used in this turn
         all_goes_on(scheduler, waiting, long, tmp_path / "gate")
         assert ("raise the limit of open files" in started.log.read_text()) == (short == "manager")
         assert ("workers can be started again" in started.log.read_text()) == (short == "manager")

@@ -68,7 +68,11 @@ class AdoptedProcesses:
     def _look(self) -> None:
         """Replace a worker that left a process running for too long; check again while there are others."""
         self.looked_at = now = time.monotonic()
-        self._strays = dict(self._living())
+        try:
+            self._strays = dict(self._living())
+        except OSError:  # no descriptor is free
+            self.look_later()
+            return
         for pid, stray in self._strays.items():
             described = child_process.described(pid)
             if described and stray.has_outlived_its_run(now) and not stray.worker.to_be_replaced:

@@ -49,7 +49,7 @@ class Rescuer:
         self._node.breaker.call(lambda: self._rescue(expired, lambda record: record.ready_at))
 
     def rescue_from(self, dead: Holder) -> int | None:
-        """Settle the claims of a dead node or caller, and return their number; None in an outage."""
+        """Settle the claims of a dead node or caller, and return their number; None if that must be tried again."""
         return self._node.breaker.call(lambda: self._rescue(lambda: self._node.store.held(dead, BATCH)))
 
     def rescue_own_seat(self) -> int:
@@ -62,22 +62,25 @@ class Rescuer:
 
     def _rescue(
         self, find: Callable[[], list[Record]], lease_end: Callable[[Record], datetime | None] = lambda _: None
-    ) -> int:
+    ) -> int | None:
         rescued = 0
         kills_until = time.monotonic() + leftovers.KILL_TAKES_AT_MOST  # for all batches, since the loop waits
         while True:
             now = self._node.store.now()
             lost_claims = find()
             settled = self._settle(_losses(lost_claims, now, lease_end), now, kills_until)
+            if settled is None:
+                return None
             rescued += settled
             if len(lost_claims) < BATCH or not settled:
                 return rescued
 
-    def _settle(self, settlements: Sequence[Settlement], now: datetime, kills_until: float) -> int:
+    def _settle(self, settlements: Sequence[Settlement], now: datetime, kills_until: float) -> int | None:
         if not settlements:
             return 0
         # Without this a job might run again beside processes that its last run started here.
-        leftovers.kill(max(0.0, kills_until - time.monotonic()))
+        if leftovers.kill(max(0.0, kills_until - time.monotonic())) is None:
+            return None
         accepted = self._node.store.settle(settlements, now)
         self._node.figures.rescued_claims += len(accepted)
         for settlement in settlements:
@@ -171,7 +174,7 @@ class HostWatch:
             os.close(pidfd)
 
     def _rescue(self, dead: Holder, seat: Lease | None) -> None:
-        """Rescue the claims of a dead holder, and end its leases; in an outage the next check does it."""
+        """Rescue the claims of a dead holder, and end its leases; if that is impossible now, the next check does it."""
         rescued = self.rescuer.rescue_from(dead)
         if rescued is None:
             return

@@ -80,7 +80,10 @@ def suspects(received: Received, manager: int) -> dict[int, Failure]:
     """
     if received.sender <= 0 or received.user != os.getuid() or child_process.ancestry(received.sender):
         return {}
-    workers = [pid for pid in child_process.children(manager) if child_process.has_started_processes(pid)]
+    try:
+        workers = [pid for pid in child_process.children(manager) if child_process.has_started_processes(pid)]
+    except OSError:  # no descriptor is free
+        return {}
     if not workers:
         return {}
     name = received.signum.name

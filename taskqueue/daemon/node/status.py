@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -48,17 +49,23 @@ class NodeUse:
         self._measured_at = time.monotonic()
         self._seconds: Mapping[str, float] = {}
         self._shares: Mapping[str, float] = {}
+        self._document: Mapping[str, Any] = {"memory": {}, "cpu": {}, "code_age": None}
         self.memory: Mapping[str, int] = {}
         """The memory as last measured, in bytes. Replaced as a whole, so any thread may look."""
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Mapping[str, Any]:
         """Return the use as plain values: bytes, the share of one processor since the last call, and an age in seconds.
 
         The age is that of the oldest process that workers may have their code from: a worker, or with ``--preload``
         the manager. A share that is not known yet is left out.
         """
+        with suppress(OSError):  # without a free descriptor the use is that of the last call
+            self._document = self._measured(child_process.children(self._manager))
+        return self._document
+
+    def _measured(self, children: Sequence[int]) -> dict[str, Any]:
         uses = {"node": child_process.use_of(os.getpid()), "manager": child_process.use_of(self._manager)}
-        workers = [use for pid in child_process.children(self._manager) if (use := child_process.use_of(pid))]
+        workers = [use for pid in children if (use := child_process.use_of(pid))]
         memory = {role: use.memory for role, use in uses.items() if use}
         seconds = {role: use.cpu for role, use in uses.items() if use}
         if (manager := uses["manager"]) is not None:

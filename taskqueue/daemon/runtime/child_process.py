@@ -48,6 +48,9 @@ KILL_TAKES_AT_MOST = 0.5
 CHILDREN_FOR = 5.0
 """Seconds that a process may outlive the job that started it; processes of ``multiprocessing`` may live longer."""
 
+SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""The errors of a call that opens a file while this process or the host has no room for it."""
+
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
@@ -245,15 +248,19 @@ def reap_orphans(known: Collection[int]) -> None:
     try:
         if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return
-    except ChildProcessError:  # this process has no children
+        pids = children()
+    except OSError:  # this process has no children, or no free descriptor: the next call reaps them
         return
-    for pid in children():
+    for pid in pids:
         if pid not in known:
             os.waitpid(pid, os.WNOHANG)
 
 
 def children(of: int | str = "self") -> list[int]:
-    """Return the pids of the children of a process, by default this one, including dead ones not reaped yet."""
+    """Return the pids of the children of a process, by default this one, including dead ones not reaped yet.
+
+    Raises ``OSError`` if no descriptor is free, so that they cannot be known.
+    """
     pids: list[int] = []
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has ended
         for task in Path(f"/proc/{of}/task").iterdir():
@@ -445,7 +452,7 @@ def _kill_and_reap(find: Callable[[], list[int]], within: float) -> int:
             reaped += sum(os.waitpid(pid, os.WNOHANG)[0] == pid for pid in pids)
             has_timed_out = time.monotonic() >= ends_at
     except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        if error.errno not in SHORTAGES:
             raise
         log.warning("processes left behind by a dead child may live until the next child dies: %s", error)
         return reaped

@@ -62,16 +62,25 @@ def worker_of(pid: int) -> int:
     return worker if mark == _mark(_WORKER, worker, host.born_at(worker) or 0) else 0
 
 
-def kill(within: float = KILL_TAKES_AT_MOST) -> int:
+def kill(within: float = KILL_TAKES_AT_MOST) -> int | None:
     """Kill all marked processes of this host whose manager is dead, and return their number.
 
     Each is killed at least once; all are waited for up to ``within`` seconds. If this process has a mark itself, leave
-    processes with the same mark alone.
+    processes with the same mark alone. Without a free descriptor log that, and return None: nobody can look for them.
     """
-    ends_at = time.monotonic() + within
+    try:
+        return _kill(time.monotonic() + within)
+    except OSError as error:
+        if error.errno not in child_process.SHORTAGES:
+            raise
+        log.warning("cannot look for processes left behind by jobs of a dead manager: %s", error)
+        return None
+
+
+def _kill(ends_at: float) -> int:
     ended: set[int] = set()
     stuck: set[int] = set()
-    while orphans := dict(_marked_orphans()):
+    while orphans := _orphans():
         for pidfd in orphans.values():
             with contextlib.suppress(PermissionError, ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -86,6 +95,20 @@ def kill(within: float = KILL_TAKES_AT_MOST) -> int:
     if ended:
         log.warning("killed %d processes left behind by jobs of a dead manager: %s", len(ended), sorted(ended))
     return len(ended)
+
+
+def _orphans() -> dict[int, int]:
+    """Return pid and pidfd of each marked orphan; of some, if there are more than free descriptors.
+
+    Raises ``OSError`` if no descriptor is free.
+    """
+    orphans: dict[int, int] = {}
+    try:
+        orphans.update(_marked_orphans())
+    except OSError as error:
+        if not orphans or error.errno not in child_process.SHORTAGES:
+            raise
+    return orphans
 
 
 def _marked_orphans() -> Iterator[tuple[int, int]]:

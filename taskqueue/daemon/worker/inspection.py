@@ -146,9 +146,12 @@ class Inspection:
         begun_at, before = time.monotonic(), _demand() if self._left_threads() else None
         yield
         seconds = time.monotonic() - begun_at
-        if before is not None and seconds >= IDLE_COUNTS_FROM:  # in less, the next run would feel the measuring
+        if before is None or seconds < IDLE_COUNTS_FROM:  # in less, the next run would feel the measuring
+            return
+        after = _demand()
+        if after is not None:
             self._idle_for += seconds
-            self._used_idly += _demand() - before
+            self._used_idly += after - before
 
     def of_threads(self) -> str:
         """Return which threads keep a processor busy, after ``CHILDREN_FOR`` without a run; empty if there are none."""
@@ -202,7 +205,11 @@ class Inspection:
         except ChildProcessError:
             self._left = LeftProcesses()
             return ""
-        children = dict(_left_children())
+        try:
+            children = dict(_left_children())
+        except OSError:  # no descriptor is free on this host
+            self.look_again_after = CHILDREN_FOR
+            return ""
         self.look_again_after = CHILDREN_FOR if children else None
         outlived = self._left.outlived(children, time.monotonic())
         return f"a process outlived the job that had started it by {CHILDREN_FOR:g} s: {outlived}" if outlived else ""
@@ -233,14 +240,20 @@ def _log(changed: Sequence[str], job: str) -> None:
     log.info("restored what a job had changed for the jobs after it: %s: %s", " and ".join(changed), job)
 
 
-def _demand() -> float:
-    """Return the seconds for which threads of this process have used a processor or have waited for one."""
+def _demand() -> float | None:
+    """Return the seconds for which threads of this process have used a processor or have waited for one.
+
+    Return None if no descriptor is free: what the threads have opened may be the reason.
+    """
     used = 0
-    for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError, ValueError):  # it has ended; few kernels do not show this
-            with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
-                running, waiting, _ = map(int, file.read().split())
-            used += running + waiting
+    try:
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):  # it has ended; few show none
+                with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
+                    running, waiting, _ = map(int, file.read().split())
+                used += running + waiting
+    except OSError:
+        return None
     return used / 1e9
 
 

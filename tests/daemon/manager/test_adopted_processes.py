@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from taskqueue.daemon.protocol.messages import Ended, Started, WorkerChanged
 from taskqueue.daemon.runtime.child_process import CHILDREN_FOR
 from tests.daemon.fake_node import FakeNode, Fifo, fifos, is_gone
-from tests.nodes import eventually
+from tests.nodes import eventually, no_descriptors
 
 ORPHANS = 20
 
@@ -95,6 +96,22 @@ def test_an_orphan_that_outlives_its_job_for_long_ends_with_its_worker() -> None
         named = f"a process outlived the job that had started it by {CHILDREN_FOR:g} s: sleep, pid {left}"
         assert (told.reason, told.job) == (named, run.id)
         eventually(lambda: is_reaped(left))
+
+
+def test_a_manager_without_free_descriptors_looks_after_orphans_later(fifo: Callable[[str], Fifo]) -> None:
+    runs, go = fifo("runs"), fifo("go")
+    with FakeNode(max_children=1) as fake_node:
+        run = fake_node.run("Orphaning", {"count": 2, "seconds": 1000, "runs": runs.path, "go": go.path})
+        died, left = (int(pid) for pid in runs.hear().split())
+
+        with no_descriptors(fake_node.manager.pid):
+            os.kill(died, signal.SIGKILL)
+            go.tell()
+            fake_node.result(run)
+            time.sleep(CHILDREN_FOR + 1)  # nobody can see that it looks
+
+        fake_node.expect(WorkerChanged, pid=fake_node.expect(Ended, run).pid, exit="exited with status 0")
+        eventually(lambda: is_reaped(died) and is_reaped(left))
 
 
 def test_an_orphan_of_a_running_job_survives_the_death_of_another_worker(fifo: Callable[[str], Fifo]) -> None:

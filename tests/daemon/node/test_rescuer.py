@@ -9,6 +9,7 @@ import pytest
 from taskqueue.model.record import Holder, Status
 from taskqueue.store import ClaimRequest, Note
 from tests.daemon.node.conftest import Bench
+from tests.nodes import no_descriptors
 
 
 def test_what_earlier_holders_of_the_seat_left_is_taken_over_at_once(
@@ -28,3 +29,19 @@ def test_what_earlier_holders_of_the_seat_left_is_taken_over_at_once(
     lines = {record.__dict__["job_id"]: record for record in caplog.records if "was rescued" in record.getMessage()}
     assert set(lines) == {str(unstarted.id), str(started.id)}
     assert lines[str(started.id)].getMessage() == f"{started.job} was rescued from node web-1"
+
+
+def test_claims_are_rescued_later_if_nobody_can_look_for_the_processes_of_their_jobs(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    dead = Holder(seat="web-2", incarnation="dead")
+    job = bench.add()
+    now = bench.store.now()
+    bench.store.claim(dead, ClaimRequest(pooled=1), now, now + timedelta(hours=1))
+
+    with no_descriptors():
+        assert bench.rescuer.rescue_from(dead) is None
+
+    assert bench.now(job).status is Status.PROCESSING
+    assert "cannot look for processes left behind by jobs of a dead manager" in caplog.text
+    assert bench.rescuer.rescue_from(dead) == 1

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import select
 import signal
+import subprocess
 from collections.abc import Callable
 
-from taskqueue.daemon.node.signals_of_jobs import SignalFile
+from taskqueue.daemon.node.signals_of_jobs import Received, SignalFile, suspects
+from taskqueue.daemon.runtime.child_process import has_started_processes
+from tests.nodes import eventually, no_descriptors
 from tests.store.children import in_child
 
 
@@ -47,3 +50,24 @@ def test_a_signal_has_its_sender() -> None:
 
 def test_nothing_waits_without_a_signal() -> None:
     with_file(check_silence)
+
+
+def check_suspects(_file: SignalFile) -> None:
+    sender = os.fork()
+    if sender == 0:
+        os._exit(0)
+    os.waitpid(sender, 0)
+    worker = subprocess.Popen(["sh", "-c", "true; sleep 1000 & wait"])
+    eventually(lambda: has_started_processes(worker.pid))
+    received = Received(signal.SIGTERM, sender, os.getuid())
+    assert set(suspects(received, os.getpid())) == {worker.pid}
+
+    with no_descriptors():
+        assert suspects(received, os.getpid()) == {}
+
+    worker.kill()
+    worker.wait()
+
+
+def test_a_stop_by_a_dead_sender_in_a_want_of_descriptors_has_no_suspects() -> None:
+    with_file(check_suspects)

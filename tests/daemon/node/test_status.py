@@ -18,7 +18,7 @@ from taskqueue.daemon.node.status import WORKS, NodeStatus
 from taskqueue.daemon.protocol.messages import PoolStatus
 from taskqueue.daemon.settings import Lead, PoolMode, Settings
 from taskqueue.store.open import open_store
-from tests.nodes import LIMIT
+from tests.nodes import LIMIT, no_descriptors
 
 
 def banner(folder: Path, settings: Settings) -> list[str]:
@@ -130,3 +130,14 @@ def test_a_node_that_waits_for_others_is_announced(
     status.phase, status.degraded = phase, degraded
 
     assert shown(status, supervisor)[0] == "READY=1"
+
+
+def test_the_use_of_a_node_without_free_descriptors_is_the_last_known() -> None:
+    use = NodeStatus(Settings()).use
+    with no_descriptors():
+        assert use.document() == {"memory": {}, "cpu": {}, "code_age": None}
+
+    before = use.document()
+    assert set(before["memory"]) == {"node"}
+    with no_descriptors():
+        assert use.document() == before

@@ -22,6 +22,7 @@ import pytest
 
 from taskqueue.daemon.runtime import child_process, child_setup
 from taskqueue.daemon.runtime.child_process import Child, ForkUnsafe, UnsupportedSystem, fork
+from tests.nodes import no_descriptors
 
 MOST = 30.0  # seconds that any fact may take to come true
 MIB = 1024 * 1024
@@ -573,17 +574,12 @@ def test_a_system_that_refuses_pidfds_is_refused() -> None:
     assert in_a_process(main) == 0
 
 
-def no_descriptors() -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-
-
 def test_a_child_that_cannot_be_watched_for_want_of_descriptors_is_not_left_alone() -> None:
     def main() -> int:
         pid = os.fork()
         if pid == 0:
             signal.pause()
-        no_descriptors()
-        with pytest.raises(OSError, match="Too many open files"):
+        with no_descriptors(), pytest.raises(OSError, match="Too many open files"):
             Child(pid, "unseen")
         with pytest.raises(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
@@ -594,10 +590,25 @@ def test_a_child_that_cannot_be_watched_for_want_of_descriptors_is_not_left_alon
 
 def test_a_want_of_descriptors_ends_no_process_that_looks_after_others() -> None:
     def main() -> int:
-        no_descriptors()
-        with pytest.raises(OSError, match="Too many open files"):
-            child_process.require_free_descriptors()
-        return child_process.reap_strangers(()) + child_process.memory_of(os.getpid())
+        with no_descriptors():
+            with pytest.raises(OSError, match="Too many open files"):
+                child_process.require_free_descriptors()
+            return child_process.reap_strangers(()) + child_process.memory_of(os.getpid())
+
+    assert in_a_process(main) == 0
+
+
+def test_an_orphan_that_dies_in_a_want_of_descriptors_is_reaped_later() -> None:
+    def main() -> int:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        with no_descriptors():
+            child_process.reap_orphans(())
+        assert child_process.children() == [pid]
+        child_process.reap_orphans(())
+        return len(child_process.children())
 
     assert in_a_process(main) == 0
 

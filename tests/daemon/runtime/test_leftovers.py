@@ -22,6 +22,7 @@ from taskqueue.daemon.runtime import leftovers
 from taskqueue.daemon.runtime.child_process import Child, allow_signals, fork
 from tests.chaos.process_fault import is_gone
 from tests.nodes import eventually
+from tests.store.children import in_child
 
 LOCKS = 10
 """RLIMIT_LOCKS."""
@@ -79,7 +80,7 @@ def test_what_a_dead_manager_left_behind_is_ended(begin: Begin, stray: Callable[
         manager.reap()
         killed = leftovers.kill()
         assert is_gone(left)
-        return killed > 0
+        return killed is not None and killed > 0
 
     assert eventually(is_counted)
 
@@ -144,3 +145,20 @@ def test_a_host_that_allows_no_mark_is_warned_of() -> None:
     ended = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, check=True)
 
     assert "ulimit -x" in ended.stderr
+
+
+def test_more_leftovers_than_free_descriptors_are_ended(begin: Begin) -> None:
+    started = [begin(forked) for _ in range(4)]
+    for manager, _ in started:
+        manager.signal(signal.SIGKILL)
+        manager.reap()
+
+    def search() -> None:
+        lowest = os.open(os.devnull, os.O_RDONLY)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 2, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        assert leftovers.kill() is not None
+
+    in_child(search)
+
+    assert all(is_gone(left) for _, left in started)
