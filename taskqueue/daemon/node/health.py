@@ -20,8 +20,9 @@ from taskqueue.store import Store
 READ_EVERY = 2.0
 """Seconds between two reads of the store, however often health is asked for."""
 
-SHARE = 200
-"""A slow read is not repeated for this many times its duration, because the loop waits for it."""
+SHARE, SELDOM = 200, 30.0
+"""A slow read is not repeated for this many times its duration, because the loop waits for it, but for ``SELDOM``
+seconds at most: a read may be slow only once."""
 
 READ_WITHIN = 0.1
 """Seconds that the asking thread waits for the loop; then the figures of the last read have to do."""
@@ -77,9 +78,14 @@ class BacklogReader:
         if self._node.status.is_seated and time.monotonic() >= self._read_again_at:
             began = time.monotonic()
             backlog = self._node.breaker.call(lambda: read(self._node.store))
-            self._read_again_at = began + max(READ_EVERY, SHARE * (time.monotonic() - began))
+            self._read_again_at = began + pause_after(time.monotonic() - began)
             self.latest = backlog or self.latest
         self._node.loop.soon(self._has_turned.set)  # after the callbacks that wait already
+
+
+def pause_after(took: float) -> float:
+    """Return the seconds from the beginning of a read that took this long to the next one."""
+    return min(max(READ_EVERY, SHARE * took), SELDOM)
 
 
 def read(store: Store) -> Backlog:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
-from taskqueue.daemon.node.health import LIVE_WITHIN, BacklogReader, NodeHealth
+from taskqueue.daemon.node.health import LIVE_WITHIN, READ_EVERY, SELDOM, BacklogReader, NodeHealth, pause_after
 from taskqueue.daemon.node.monitor import ControlServer
 from taskqueue.daemon.node.status import WORKS, NodeStage, NodeStatus
 from taskqueue.daemon.protocol.messages import PoolStatus
@@ -121,6 +121,11 @@ def test_the_loop_reads_the_backlog_when_another_thread_asks(
     assert set(latest.waiting_since) == {"mail", "report"}
     assert latest.oldest is not None
     assert latest.oldest[0] == "mail"
+
+
+@pytest.mark.parametrize(("took", "pause"), [(0.001, READ_EVERY), (0.05, 10.0), (0.3, SELDOM), (20.0, SELDOM)])
+def test_a_read_that_was_slow_once_is_repeated_before_long(took: float, pause: float) -> None:
+    assert pause_after(took) == pause
 
 
 def test_a_loop_that_does_not_answer_costs_the_asker_a_moment_only(health: NodeHealth) -> None:
