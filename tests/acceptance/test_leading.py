@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 
 import psutil
@@ -119,7 +120,7 @@ def test_a_lone_node_takes_up_again_a_lead_that_was_taken_from_it(url: str, tmp_
 def test_each_change_of_the_lead_calls_its_hook_once_in_a_worker(
     url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:  # GZ-5
-    options = ("--lease", "20", "--bootstrap", hooks(files, tmp_path))
+    options = ("--lease", "20", "--finish", f"{LIMIT}", "--bootstrap", hooks(files, tmp_path))
     with node(url, tmp_path, "--name", "a", *options) as a:
         [became] = files.heed(1)
         with node(url, tmp_path, "--name", "b", *options) as b:
@@ -143,7 +144,7 @@ def test_each_node_calls_its_hooks_when_it_starts_and_stops(
     url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     text = HOOKS.replace("became_leader", "node_started").replace("stepped_down", "node_stopping")
-    options = ("--bootstrap", hooks(files, tmp_path, text))
+    options = ("--bootstrap", hooks(files, tmp_path, text), "--finish", f"{LIMIT}")
     with node(url, tmp_path, "--name", "a", *options) as a:
         [started] = files.heed(1)
         with node(url, tmp_path, "--name", "b", *options) as b:
@@ -157,9 +158,36 @@ def test_each_node_calls_its_hooks_when_it_starts_and_stops(
     assert int(started.split()[-1]) not in (a.pid, b.pid)
 
 
+def test_a_node_waits_for_the_start_of_its_last_hook_as_long_as_for_its_jobs(files: JobFiles, tmp_path: Path) -> None:
+    gate = files.gate()
+    text = f"""
+import os
+
+if os.path.exists({str(tmp_path / "slow")!r}):
+    open({gate!r}).read()
+
+def node_stopping(scheduler):
+    with open({files.file!r}, "a") as file:
+        file.write("stopping\\n")
+"""
+    (tmp_path / "bootstrap.py").write_text(text)
+    options = ("--bootstrap", str(tmp_path / "bootstrap.py"), "--finish", f"{LIMIT}")
+    with node(f"sqlite:///{tmp_path}/jobs.db", tmp_path, *options) as running:
+        running.heed("works")
+        (tmp_path / "slow").touch()
+        running.process.send_signal(signal.SIGTERM)
+        running.heed("is stopping")
+        time.sleep(6)  # nobody can see that the node waits
+        files.open()
+
+        assert running.wait() == Exit.OK
+
+    assert files.lines() == ["stopping"]
+
+
 def test_a_leader_that_stops_calls_both_of_its_hooks(url: str, files: JobFiles, tmp_path: Path) -> None:
     text = HOOKS + "\ndef node_stopping(scheduler):\n    tell('stopping', scheduler)\n"
-    with node(url, tmp_path, "--bootstrap", hooks(files, tmp_path, text)) as leader:
+    with node(url, tmp_path, "--bootstrap", hooks(files, tmp_path, text), "--finish", f"{LIMIT}") as leader:
         files.heed(1)
         assert leader.stop() == Exit.OK
 

@@ -123,7 +123,11 @@ class NodeHooks:
             run.on_handed_back(message)
         hook = self._current
         if hook is not None and [hook.id, messages.NO_CLAIM] in message.runs:
-            log.error("the hook %s was not called: the node is shutting down", hook.name)
+            log.error(
+                "the hook %s was not called: the node is shutting down, and its worker has not started in time "
+                "(--finish gives it more)",
+                hook.name,
+            )
             self._current = None
             self._queued.clear()
             self.on_begun()

@@ -27,8 +27,11 @@ MOST_SIGNALS = 3
 SLOWEST_ANSWER = 15.0
 """How many seconds the last calls to a slow store may take."""
 
-HOOK_STARTS_WITHIN = 5.0
-"""Seconds that a shutdown waits for the hooks ``stepped_down`` and ``node_stopping`` to start."""
+HOOK_STARTS_WITHIN = 10.0
+"""Seconds that a shutdown waits for the hooks ``stepped_down`` and ``node_stopping`` to start, or ``--finish`` seconds.
+
+Their worker runs the bootstrap file first, which takes long on a busy host.
+"""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -162,7 +165,8 @@ class ShutdownSequence:
             systemd.stopping(self.node.status.summary())
         self._delayed_mode = mode
         if mode != "quick" and self.hooks.is_pending:
-            self.node.loop.at(time.monotonic() + HOOK_STARTS_WITHIN, self._send_shutdown)
+            within = max(HOOK_STARTS_WITHIN, self.node.settings.finish)
+            self.node.loop.at(time.monotonic() + within, self._send_shutdown)
             return
         self._send_shutdown()
 
