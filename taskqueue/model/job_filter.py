@@ -300,6 +300,8 @@ class Names:
             known = [*self.of("tag"), *(f"{key}:{other}" for other in self.of(f"meta.{key}"))]
             known += [f"class:{path}" for path in self.of("class") if path == written]
             return f"no job has tag or meta {written}{nearest(written, known)}"
+        if key == TEXT and value.lower() in (*STATUSES, *_WORDS_READ):
+            return f"no job has the word {value}: did you mean {Token('status', value.lower())}?"
         return ""
 
 

@@ -140,6 +140,15 @@ def test_a_name_that_no_job_has_is_said_with_the_nearest_one(taskqueue: Taskqueu
     assert taskqueue("list", "class:Mial").err == "no job has class Mial: did you mean Mail?\n"
 
 
+def test_a_status_that_is_written_as_a_word_is_recognized_if_no_job_has_the_word(
+    taskqueue: Taskqueue, store: Store
+) -> None:
+    store.add([a_record(job="shop:done")])
+
+    assert taskqueue("list", "failed").err == "no job has the word failed: did you mean status:failed?\n"
+    assert taskqueue("list", "done").err == ""
+
+
 def test_a_filter_finds_a_value_as_a_tag_or_in_the_meta(taskqueue: Taskqueue, store: Store) -> None:
     tagged = a_record(tags=("customer:initech",))
     with_meta = a_record(given={"meta": {"customer": "initech", "plan": "gold"}})

@@ -150,6 +150,8 @@ def test_a_value_that_no_job_has_is_said_with_the_nearest_one() -> None:
     ]
     assert said("customer:inittech") == ["no job has tag or meta customer:inittech: did you mean customer:initech?"]
     assert said("shop:Mail") == ["no job has tag or meta shop:Mail: did you mean class:shop:Mail?"]
+    assert said("Failed") == ["no job has the word Failed: did you mean status:failed?"]
+    assert said('"timed out"') == ['no job has the word timed out: did you mean status:"timed out"?']
     assert said("class:Ma queue:reports customer:initech status:failed error:x data.to:y Mail") == []
 
 
