@@ -11,13 +11,16 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
-from typing import IO, Any
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import IO, Any, TypeVar
 
 from taskqueue.errors import InvalidJob
 from taskqueue.model.environment import for_commands
 from taskqueue.model.job import Fail, Interrupted, Job
 from taskqueue.model.shown_text import as_code
+
+Answer = TypeVar("Answer")
 
 OUTPUT_LIMIT = 64 * 1024
 """How many bytes of stdout and of stderr are kept: the last ones."""
@@ -51,22 +54,39 @@ class ShellJob(Job):
 
     def start(self) -> dict[str, Any]:
         """Run the command and return its exit code and output."""
-        command: subprocess.Popen[bytes] | None = None
-        try:
-            with self._running.uninterrupted():  # nobody would know of a command whose start was interrupted
-                command = _begun(self.data)
+
+        def attend(command: subprocess.Popen[bytes]) -> tuple[subprocess.Popen[bytes], str, str]:
             stdout, stderr = listened_to(command, command.stdout, command.stderr)
-            command.wait()
-        except Interrupted:
-            if command is not None:
-                _end(command)
-            raise
-        finally:
-            if command is not None:
-                _close(command)
+            command.wait()  # so that what it leaves running is not killed
+            return command, stdout, stderr
+
+        command, stdout, stderr = run_command(lambda: _begun(self.data), attend, self._running.uninterrupted())
         if command.returncode != 0:
             raise CommandFailed(_said(command, stdout, stderr))
         return {"exit_code": command.returncode, "stdout": stdout, "stderr": stderr}
+
+
+def run_command(
+    begin: Callable[[], subprocess.Popen[bytes]],
+    attend: Callable[[subprocess.Popen[bytes]], Answer],
+    uninterrupted: AbstractContextManager[object],
+) -> Answer:
+    """Start a command, and return what ``attend`` returns; then the command has ended.
+
+    An interrupt of the run asks the command to end. If ``attend`` leaves it unreaped, its process group is killed.
+    """
+    command: subprocess.Popen[bytes] | None = None
+    try:
+        with uninterrupted:  # nobody would know of a command whose start was interrupted
+            command = begin()
+        return attend(command)
+    except Interrupted:
+        if command is not None:
+            _end(command)
+        raise
+    finally:
+        if command is not None:
+            _close(command)
 
 
 def check(data: Any) -> None:

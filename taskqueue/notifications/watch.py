@@ -69,7 +69,8 @@ class Watch(Job):
         """Check and send until ``ENDS_AFTER`` has passed."""
         store: Store = self.scheduler._connections.store  # noqa: SLF001 - no public call changes a lease
         reader = OverviewReader(store)
-        receivers = {id_of(text): receiver_of(text) for text in self.data["receivers"]}
+        start = self._running.uninterrupted
+        receivers = {id_of(text): receiver_of(text, start) for text in self.data["receivers"]}
         sender = Sender(store, receivers, Holder(seat=self.data["node"], incarnation=self.data["incarnation"]))
         until, is_done = time.monotonic() + ENDS_AFTER, threading.Event()
         with sender.turns():

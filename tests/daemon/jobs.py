@@ -28,7 +28,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
@@ -738,19 +738,37 @@ class SlowStart(ShellJob):
     """Runs a command whose start is not over before the job is asked to end."""
 
     def start(self) -> dict[str, Any]:
-        execute_child: Any = subprocess.Popen._execute_child  # type: ignore[attr-defined]
-
-        def execute_slowly(*arguments: Any) -> None:
-            execute_child(*arguments)
-            while not self.stopping:
-                time.sleep(0.01)
-
         shell_job._dying_with_us()  # it runs a program once
-        subprocess.Popen._execute_child = execute_slowly  # type: ignore[attr-defined]
-        try:
+        with starting_slowly(self):
             return super().start()
-        finally:
-            subprocess.Popen._execute_child = execute_child  # type: ignore[attr-defined]
+
+
+class SlowDelivery(Job):
+    """Sends a message by a command whose start is not over before the job is asked to end."""
+
+    def start(self) -> None:
+        from taskqueue.notifications.program import program_of
+        from tests.notifications.receivers import MESSAGE
+
+        with starting_slowly(self):
+            program_of(self.data, self._running.uninterrupted).send(MESSAGE, os.environ)
+
+
+@contextlib.contextmanager
+def starting_slowly(job: Job) -> Iterator[None]:
+    """Have the start of each command in the block last until the job is asked to end."""
+    execute_child: Any = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+
+    def execute_slowly(*arguments: Any) -> None:
+        execute_child(*arguments)
+        while not job.stopping:
+            time.sleep(0.01)
+
+    subprocess.Popen._execute_child = execute_slowly  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        subprocess.Popen._execute_child = execute_child  # type: ignore[attr-defined]
 
 
 class Orphaning(Job):

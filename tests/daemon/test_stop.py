@@ -300,6 +300,26 @@ def test_a_command_is_asked_to_end_even_if_its_start_is_interrupted(fifo: Callab
         assert fake_node.expect(Ended, run).outcome == "Canceled"
 
 
+def test_a_command_that_takes_a_notification_is_asked_to_end_even_if_its_start_is_interrupted(
+    fifo: Callable[[str], Fifo], tmp_path: Path
+) -> None:
+    runs = fifo("runs")
+    program = tmp_path / "pager"
+    program.write_text(
+        f"#!/bin/sh\ntrap 'echo ended > {runs.path}; exit' TERM\necho started > {runs.path}\n"
+        "while :; do sleep 0.05; done\n"
+    )
+    program.chmod(0o755)
+    with FakeNode(max_children=1) as fake_node:
+        run = fake_node.run("SlowDelivery", str(program))
+        assert runs.hear().strip() == "started"
+
+        fake_node.tell(stop(run, "cancel"))
+
+        assert runs.hear().strip() == "ended"
+        assert fake_node.expect(Ended, run).outcome == "Canceled"
+
+
 def test_a_command_that_signals_its_process_group_spares_its_worker() -> None:
     with FakeNode(max_children=1) as fake_node:
         run = fake_node.run("taskqueue:ShellJob", {"argv": ["bash", "-c", "trap 'kill 0' EXIT; exit 0"]})
