@@ -19,6 +19,7 @@ from taskqueue.cli import output
 from taskqueue.exit_codes import Exit
 from taskqueue.insight import control_socket
 from taskqueue.insight.control_socket import Silence
+from taskqueue.model.environment import node_command
 from taskqueue.model.raw_value import flaw_of
 from taskqueue.model.wording import count, span
 
@@ -140,7 +141,7 @@ def _fact(name: str, text: str, indent: str = "  ") -> None:
 
 def _no_node(name: str | None) -> str:
     whose = "no node of this user runs on this host" if name is None else f"no node {name!r} of this user runs here"
-    return f"{whose}: start one with `taskqueue-node`, or run this as its user (sudo -u) or as root"
+    return f"{whose}: start one with `{node_command()}`, or run this as its user (sudo -u) or as root"
 
 
 @click.command("reload", short_help="Make the nodes of this host load new code.")

@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from taskqueue.cli import exit
+from taskqueue.model.environment import node_command
 from taskqueue.model.version import VERSION
 from taskqueue.store.redaction import concealed
 
@@ -77,7 +78,7 @@ ALIASES: Mapping[str, str] = MappingProxyType({"retry": "recover"})
 """A second name of a command, which help does not list separately."""
 
 
-_NODE = "`taskqueue-node` runs jobs, and `taskqueue run FILE` runs the jobs of one application"
+_NODE = f"`{node_command()}` runs jobs, and `taskqueue run FILE` runs the jobs of one application"
 _STATE = "`taskqueue nodes` lists the nodes, `taskqueue stats` counts jobs, `taskqueue list` lists jobs"
 _END = "`taskqueue cancel` ends jobs, `taskqueue purge` removes jobs that ended some time ago"
 

@@ -14,6 +14,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from taskqueue.django import project
 from taskqueue.errors import ConfigError
+from taskqueue.model.environment import NODE_COMMAND
 
 
 class TaskqueueConfig(AppConfig):
@@ -26,6 +27,7 @@ class TaskqueueConfig(AppConfig):
     def __init__(self, app_name: str, app_module: ModuleType | None) -> None:
         super().__init__(app_name, app_module)
         project.name_store()
+        os.environ[NODE_COMMAND] = "manage.py taskqueue node"
 
     def ready(self) -> None:
         """Register the system check, and import the jobs of the installed applications."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from taskqueue.insight import control_socket, host, records
 from taskqueue.insight.nodes import live_seats, name_of, seats
 from taskqueue.insight.overview import usual_times
+from taskqueue.model.environment import node_command
 from taskqueue.model.history import Durations, Step
 from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.wording import at, percent, span
@@ -20,8 +21,6 @@ RUNS = "it is running"
 
 USUAL_AFTER = 10.0
 """After this many seconds a run is compared with others of its class, which reads the figures of a day."""
-
-START_ONE = "start one with `taskqueue-node`"
 
 
 class NodeOfClaim(NamedTuple):
@@ -73,7 +72,9 @@ class NodeOfClaim(NamedTuple):
     def in_short(self, how: str) -> str:
         """Say in a clause what follows for the job if the node is dead or silent, as ``how`` states."""
         if self.is_alone:
-            return f"its node {how}, and no other node is running to take the job back: {START_ONE}"
+            return (
+                f"its node {how}, and no other node is running to take the job back: start one with `{node_command()}`"
+            )
         return f"its node {how}, and another one takes the job back"
 
 
@@ -87,7 +88,7 @@ def claimed_job(store: Store, record: Record, now: datetime) -> Generator[str, N
     yield f"Node {record.holder.seat} has it, with claim {record.claims}; {node.sentence(now)}."
     yield f"The node's claim holds until {at(ends_at, now)}, {node.end_of_claim(ends_at, now)}."
     if node.is_alone and (node.is_dead or ends_at <= now):
-        yield f"No other node is running that could take it back: {START_ONE}."
+        yield f"No other node is running that could take it back: start one with `{node_command()}`."
     report = None if node.lease is None or node.is_dead or node.stopped else ask(node.lease)
     if report is not None and report.reason:
         yield f"The node takes no jobs: {report.reason}."

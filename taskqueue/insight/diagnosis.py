@@ -11,6 +11,7 @@ from datetime import datetime, timedelta, timezone
 from taskqueue.insight.nodes import LEAD, live_seats, name_of, seats
 from taskqueue.insight.why import WAY_OUT_OF_UNKNOWN, kept_waiting, unknown, why_no_node
 from taskqueue.model.controls import Controls
+from taskqueue.model.environment import node_command
 from taskqueue.model.finding import Finding, Level, below
 from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Failure, Record, Status
@@ -53,7 +54,7 @@ def _skew(about: str, host: str, seconds: float) -> Finding:
 
 def _nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
     live = [name_of(seat) for seat in live_seats(leases, now)]
-    do = "" if live else "start one: `taskqueue-node`, or `systemctl start taskqueue-node`"
+    do = "" if live else f"start one: `{node_command()}`, or `systemctl start taskqueue-node`"
     yield Finding("nodes", f"live: {some(live) or 'none'}", Level.OK if live else Level.ERROR, do)
     yield from flaws_of_nodes(leases, now)
 

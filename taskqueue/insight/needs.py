@@ -17,6 +17,7 @@ from taskqueue.insight.obstacles import taking_seats
 from taskqueue.insight.overview import QueueState, Run
 from taskqueue.insight.why import why_no_node
 from taskqueue.model.controls import Control, Controls, Kind
+from taskqueue.model.environment import node_command
 from taskqueue.model.finding import Finding, Level
 from taskqueue.model.schedules.schedule import NamedSchedule, Stage
 from taskqueue.model.wording import count, local, minute, percent, span, times
@@ -108,7 +109,7 @@ def of_nodes(
     waiting = sum(queue.waiting for queue in queues)
     if not any(node.is_live for node in nodes):
         says = f"no node is running on this store; waiting: {count(waiting, 'job')}"
-        do = "start one: `taskqueue-node`, or `systemctl start taskqueue-node`"
+        do = f"start one: `{node_command()}`, or `systemctl start taskqueue-node`"
         yield Need(subject=Subject.NODE, name="", says=says, do=do, level=Level.ERROR)
     for finding in diagnosis.flaws_of_nodes(leases, now):
         if finding.about == "leader" and led_at is not None and now - led_at < ELECTED_WITHIN:

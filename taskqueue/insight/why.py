@@ -16,6 +16,7 @@ from taskqueue.insight.nodes import live_seats, name_of, seats, trouble
 from taskqueue.insight.records import present
 from taskqueue.model.conditions import FAILED_CHECKS
 from taskqueue.model.controls import Control, Controls
+from taskqueue.model.environment import node_command
 from taskqueue.model.ids import JobId, occurrence_id
 from taskqueue.model.lifecycle.recovered_copy import copy_of, origin_of
 from taskqueue.model.query import Compare, Operator
@@ -516,7 +517,7 @@ def _nodes_taking(leases: Sequence[Lease], controls: Controls, queue: str, now: 
     """Return whether a node takes jobs of the queue, and a sentence that says which, or why none does."""
     live = live_seats(leases, now)
     if not live:
-        return False, "No node is running on this store: start one with `taskqueue-node`."
+        return False, f"No node is running on this store: start one with `{node_command()}`."
     of_queue = [lease for lease in live if obstacles.takes(lease, queue)]
     drains = [drain for lease in of_queue if (drain := controls.drain_of(name_of(lease)))]
     taking = [lease for lease in of_queue if controls.drain_of(name_of(lease)) is None]
@@ -532,7 +533,7 @@ def _nodes_taking(leases: Sequence[Lease], controls: Controls, queue: str, now: 
     nodes = some([f"{name_of(lease)} takes {', '.join(obstacles.queues_of(lease))}" for lease in live])
     return (
         False,
-        f"No node takes jobs of queue {queue} ({nodes}): start one with `taskqueue-node --work-on {quote(queue)}`.",
+        f"No node takes jobs of queue {queue} ({nodes}): start one with `{node_command()} --work-on {quote(queue)}`.",
     )
 
 

@@ -1,10 +1,11 @@
-"""Removes the node's own variables from the environment of commands.
+"""The variables of the environment that are not options: which ones commands do not get, and how a node is started.
 
 The manager, which starts workers, and the job that runs commands share these lists.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 VOICE = frozenset(
@@ -25,6 +26,15 @@ OWN = VOICE | {
 
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that names the folder in which prometheus_client keeps metrics; it counts when that is imported."""
+
+
+NODE_COMMAND = "TASKQUEUE_NODE_COMMAND"
+"""The variable with the command that starts a node, if the application has one of its own, as a Django project has."""
+
+
+def node_command() -> str:
+    """Return the command that starts a node, for messages."""
+    return os.environ.get(NODE_COMMAND) or "taskqueue-node"
 
 
 def for_commands(environment: Mapping[str, str]) -> dict[str, str]:

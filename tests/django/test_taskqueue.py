@@ -330,6 +330,16 @@ def test_schedules_and_other_commands_are_those_of_taskqueue(project: Project) -
     assert (unknown.returncode, "did you mean list" in unknown.stdout) == (Exit.USAGE, True)
 
 
+def test_commands_name_the_command_that_starts_a_node_of_the_project(project: Project) -> None:
+    project.write("shop/jobs.py", JOBS)
+    add = "from taskqueue import Scheduler; print(Scheduler().add_job('shop.jobs:imported_here').id)"
+    id = project.python(add).strip()
+
+    assert "start one with `manage.py taskqueue node`" in project.manage("taskqueue", "why", id)
+    asked = project.managed("taskqueue", "health", TASKQUEUE_RUNTIME_DIR=str(project.folder / "run"))
+    assert (asked.returncode, "start one with `manage.py taskqueue node`" in asked.stdout) == (Exit.NOT_FOUND, True)
+
+
 def test_variables_and_the_command_line_win_over_the_setting(project: Project) -> None:
     project.set("TASKQUEUE |= {'NAME': 'of-setting'}")
     with Scheduler(project.url) as scheduler:

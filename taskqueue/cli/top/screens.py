@@ -25,6 +25,7 @@ from taskqueue.insight.overview_reader import Overview, OverviewReader
 from taskqueue.insight.why import why
 from taskqueue.insight.work_report import Day
 from taskqueue.model.controls import Controls
+from taskqueue.model.environment import node_command
 from taskqueue.model.ids import JobId
 from taskqueue.model.log_lines import lines_of
 from taskqueue.model.record import Record, Status
@@ -171,7 +172,7 @@ class Main(Looking[Look]):
             Rows("needs attention", panes.NEEDS, "Nothing needs your attention.", id="needs", titled=panes.NEEDS[-1]),
             Rows("queues", panes.QUEUES, "no queue has jobs: add one with `taskqueue add`", id="queues"),
             Rows("running", panes.RUNS, "no job is running", id="running"),
-            Rows("nodes", panes.NODES, "no node works on this store: start one with `taskqueue-node`", id="nodes"),
+            Rows("nodes", panes.NODES, f"no node works on this store: start one with `{node_command()}`", id="nodes"),
         )
 
     def content(self) -> ComposeResult:

@@ -12,6 +12,7 @@ from taskqueue.insight.overview import Upcoming
 from taskqueue.insight.overview_reader import Overview
 from taskqueue.insight.releases import Release
 from taskqueue.insight.work_report import Day, Period, WorkPart
+from taskqueue.model.environment import node_command
 from taskqueue.model.finding import Level
 from taskqueue.model.job_filter import WORDS_OF_PARTS, JobFilter
 from taskqueue.model.wording import count
@@ -74,7 +75,7 @@ def overview(view: View) -> Mapping[str, Any]:
 def _lead(state: Overview) -> str:
     """Return in one sentence whether it works, and how much it does."""
     if not state.live_nodes:
-        return "Not working: no node is live. Start one: `taskqueue-node`"
+        return f"Not working: no node is live. Start one: `{node_command()}`"
     nodes = count(len(state.live_nodes), "node")
     return f"Working. {nodes}, {state.workers_in_words}, {number(state.ended_per_minute)} jobs/min."
 
