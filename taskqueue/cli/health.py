@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -147,12 +148,15 @@ def _no_node(name: str | None) -> str:
 @click.command("reload", short_help="Make the nodes of this host load new code.")
 @click.argument("nodes", metavar="[NODE…]", nargs=-1)
 @output.json_option("a JSON list")
-def reload_command(nodes: tuple[str, ...], as_json: bool) -> int:
+@click.pass_context
+def reload_command(ctx: click.Context, nodes: tuple[str, ...], as_json: bool) -> int:
     """Make these nodes, or all nodes of this host, load new code: each worker is replaced after its current job.
 
-    It sends SIGHUP, as `systemctl reload` does. With --preload, a node restarts when its running jobs have ended.
+    It sends SIGHUP, as `systemctl reload` does. With --preload, a node restarts when its running jobs have ended. If
+    --url or TASKQUEUE_URL names a store, "all nodes" leaves out those of other stores.
     """
-    flaws = {name: flaw for node in nodes or (None,) for name, flaw in _reloaded(node).items()}
+    url: str | None = None if nodes else ctx.find_root().obj
+    flaws = {name: flaw for node in nodes or (None,) for name, flaw in _reloaded(node, url).items()}
     if as_json:
         shown = [{"node": name, "reloaded": not flaw, "reason": flaw or None} for name, flaw in flaws.items()]
         output.write(shown)
@@ -161,22 +165,39 @@ def reload_command(nodes: tuple[str, ...], as_json: bool) -> int:
         output.line(f"{name} {line}", err=bool(flaw))
     missing = [name for name in nodes if name not in flaws]
     if missing or not flaws:
-        which = f"node {missing[0]!r} runs" if missing else "node of this user runs"
+        from taskqueue.store.redaction import concealed  # a probe does not need it
+
+        of_store = f" and store {concealed(url)}" if url else ""
+        which = f"node {missing[0]!r} runs" if missing else f"node of this user{of_store} runs"
         output.line(f"taskqueue reload: no {which} on this host: `taskqueue nodes` lists nodes and hosts", err=True)
         return Exit.NOT_FOUND
     return Exit.NOT_LIVE if any(flaws.values()) else Exit.OK
 
 
-def _reloaded(node: str | None) -> dict[str, str]:
-    """Return the nodes that have this name, or all, each with the reason why it could not be reloaded."""
+def _reloaded(node: str | None, url: str | None) -> dict[str, str]:
+    """Return the nodes of this name, or all of the store, each with the reason why it could not be reloaded."""
     flaws = {}
     for path in control_socket.sockets(node):
         answer = control_socket.ask(path)
         if answer.health is not None:
-            flaws[str(answer.health["node"])] = _flaw(answer.pid)
+            if not url or not _is_another(answer.health["store"]["url"], url):
+                flaws[str(answer.health["node"])] = _flaw(answer.pid)
         elif answer.silence not in (None, control_socket.Silence.KILLED):
             flaws[node or str(path)] = answer.silence.value
     return flaws
+
+
+def _is_another(store: str, url: str) -> bool:
+    """Return whether the addresses certainly name two stores: a server may have several names."""
+    from taskqueue.store.open import MONGODB_SCHEMES, database_of  # a probe does not need it
+
+    files = database_of(store), database_of(url)
+    if files != (None, None):
+        return files[0] != files[1]
+    if store.startswith(MONGODB_SCHEMES) != url.startswith(MONGODB_SCHEMES):
+        return True
+    databases = [urlsplit(address).path.strip("/") for address in (store, url)]
+    return all(databases) and databases[0] != databases[1]
 
 
 def _flaw(pid: int) -> str:
