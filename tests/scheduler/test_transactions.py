@@ -21,7 +21,7 @@ from taskqueue.errors import ConfigError, DuplicateId, InvalidOption, JobNotFoun
 from taskqueue.model.ids import JobId
 from taskqueue.store.bell import WORK
 from taskqueue.store.open import open_store
-from tests.nodes import LIMIT, node
+from tests.nodes import LIMIT, eventually, node
 from tests.scheduler.jobs import Echo
 from tests.servers import PATIENCE, with_database
 
@@ -274,6 +274,8 @@ def test_a_committed_session_leaves_both_and_a_node_runs_the_job(
 
     assert ended.result == {"to": "a"}
     assert client.get_default_database().orders.count_documents({}) == 1
+    told = eventually(lambda: [event.name for event in scheduler.events({"id": str(id)}, "oldest", 0)])
+    assert told[0] == "processing"  # only the commit knows when it was added
 
 
 @pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
