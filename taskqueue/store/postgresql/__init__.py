@@ -112,15 +112,15 @@ class PostgreSQLStore(RelationalStore):
             return super().settle(settlements, now)
         accepted = plain.settle(self._connection, settlements, now, self._in_doubt)
         others = [settlement for settlement in settlements if settlement.after.id not in accepted]
-        if others:
-            try:
+        try:
+            if others:
                 accepted |= super().settle(others, now)
-            except BaseException:
-                self._in_doubt |= accepted  # the caller does not know of them
-                raise
-        refused = [new for new in others if new.after.id in self._in_doubt and new.after.id not in accepted]
-        if refused:
-            accepted |= self._connection.look(lambda database: plain.done_before(database, refused))
+            refused = [new for new in others if new.after.id in self._in_doubt and new.after.id not in accepted]
+            if refused:
+                accepted |= self._connection.look(lambda database: plain.done_before(database, refused))
+        except BaseException:
+            self._in_doubt |= accepted  # the caller does not know of them
+            raise
         self._in_doubt.difference_update(settlement.after.id for settlement in settlements)
         return accepted
 

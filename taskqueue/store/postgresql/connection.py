@@ -24,7 +24,7 @@ from taskqueue.store.bell import Bell
 from taskqueue.store.postgresql import arrivals, schema
 from taskqueue.store.postgresql.bells import Bells, notification
 from taskqueue.store.postgresql.database import PostgreSQLDatabase
-from taskqueue.store.postgresql.driver_errors import LOCKED, REPEATED, in_words, reason_of
+from taskqueue.store.postgresql.driver_errors import CROSSED, LOCKED, REPEATED, in_words, reason_of
 from taskqueue.store.postgresql.roles import Role, missing
 from taskqueue.store.postgresql.url import LockUse, PostgreSQLUrl
 from taskqueue.store.relational.columns import COLUMNS
@@ -184,7 +184,7 @@ class Connection:
     ) -> list[Any] | None:
         """Run a statement that changes only rows of its claims as a transaction, and ring after it; return its rows.
 
-        None if it is not known whether it was committed.
+        None if it is not known whether it was committed, or another session has changed these rows.
         """
         with self._in_words(Role.NODE):
             database = self._opened()
@@ -195,7 +195,7 @@ class Connection:
             try:
                 rows = database.plainly(settings, statement, values, rings, is_alone=is_alone)
             except psycopg.Error as error:
-                if not (database.raw.closed or isinstance(error, errors.DeadlockDetected)):
+                if not (database.raw.closed or isinstance(error, CROSSED)):
                     raise
                 return None
             finally:

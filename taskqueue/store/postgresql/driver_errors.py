@@ -13,6 +13,9 @@ REPEATED = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNot
 The last one means that an application has just committed a job with the same unique key, which the next try sees.
 """
 
+CROSSED = (errors.DeadlockDetected, errors.NotNullViolation)
+"""Errors after which a plain statement goes the general way: others changed its rows while it ran (40P01, 23502)."""
+
 LOCKED = (errors.LockNotAvailable, errors.QueryCanceled)
 """Errors of a statement that waited too long for other transactions (55P03, 57014)."""
 

@@ -78,7 +78,8 @@ FROM look LEFT JOIN taken ON TRUE
 """
 _FENCE = "claims = new.column6 AND seat = :seat AND incarnation = :incarnation AND cancel IS NULL"
 _ALL_DONE = "(SELECT count(*) FROM done) = :number"
-# All or none: the figures of the turn are those of all.
+# All or none: the figures of the turn are those of all. A row may change after the snapshot, while the statement waits
+# for another one of this node whose connection was lost: then the turn has no time, so that the statement fails.
 SETTLE = f"""
 WITH new AS MATERIALIZED (
     SELECT * FROM unnest(
@@ -102,7 +103,8 @@ logged AS (
 ),
 turn AS (
     INSERT INTO turns (at, counts, figures)
-    SELECT CAST(:minute AS BIGINT), CAST(:counts AS TEXT), CAST(:figures AS TEXT) WHERE {_ALL_DONE}
+    SELECT CASE WHEN {_ALL_DONE} THEN CAST(:minute AS BIGINT) END, CAST(:counts AS TEXT), CAST(:figures AS TEXT)
+    WHERE EXISTS (SELECT 1 FROM done)
 )
 SELECT {_ALL_DONE}, ARRAY(SELECT column5 FROM new WHERE column5 NOT IN (SELECT id FROM fitting))
 """
