@@ -21,7 +21,7 @@ import pytest
 from taskqueue.errors import StoreUnavailable
 from taskqueue.model.controls import Control, Kind
 from taskqueue.model.history import Step
-from taskqueue.model.lifecycle.outcomes import Failed, HandedBack
+from taskqueue.model.lifecycle.outcomes import Done, Failed, HandedBack
 from taskqueue.model.limits import Limit, lane
 from taskqueue.model.query import parse
 from taskqueue.model.record import Dependency, Holder, Record, Status
@@ -30,6 +30,7 @@ from taskqueue.store import OLDEST, ClaimRequest, Store
 from taskqueue.store.bell import ENDS, NEWS
 from taskqueue.store.open import open_store
 from taskqueue.store.postgresql import PostgreSQLStore, plain
+from taskqueue.store.postgresql.message import LONG
 from taskqueue.store.postgresql.roles import Role, grants
 from taskqueue.store.relational.columns import ALL_NAMES
 from tests.forking import fork
@@ -377,6 +378,21 @@ def test_outcomes_are_counted_if_a_lost_session_writes_one_of_them_at_that_time(
         assert settling.result(PATIENCE) == {run.id for run in runs}
     assert store.tally() == {("default", Status.DONE): 2}
     assert Counter(event.name for event in store.events(OLDEST)[0])["done"] == 2
+
+
+def test_long_outcomes_are_one_message_too(postgresql_server: PostgreSQL) -> None:
+    """A client that stopped between two messages would keep the lock."""
+    with closing(open_store(postgresql_server.url)) as store:
+        assert isinstance(store, PostgreSQLStore)
+        store.add([a_record() for _ in range(2)])
+        runs = claim(store, 2).records
+        store._connection._shares_until = 0.0
+        database = store._connection._database
+        assert database is not None
+        outcomes = [settlement(run, Done(result="x" * LONG)) for run in runs]
+
+        asked, _, _ = exchanged(database.raw, lambda: store.settle(outcomes, NOON))
+        assert asked == 1
 
 
 def test_an_outcome_is_accepted_again_if_the_look_for_others_failed(postgresql_server: PostgreSQL) -> None:

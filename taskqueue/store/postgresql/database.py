@@ -200,7 +200,7 @@ class PostgreSQLDatabase:
         waited = self.execute(_WAITED) if is_alone else None
         answer = self.execute(statement, values)
         if is_alone:
-            self.execute(_NUMBER)
+            self._message.queue(translated(_NUMBER, self.schema))
         self._message.add_plain(["COMMIT", *last])
         self._message.send()
         if waited is not None:

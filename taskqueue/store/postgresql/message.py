@@ -96,9 +96,13 @@ class Message:
         self._names = 0
 
     def add(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Answer:
-        """Queue a statement with the driver's placeholders for sending, and return its answer."""
+        """Queue a statement with the driver's placeholders, after others if many wait, and return its answer."""
         if len(self.texts) >= AT_ONCE or self._length >= LONG:
             self.send()
+        return self.queue(statement, values)
+
+    def queue(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Answer:
+        """Queue a statement for the message of the waiting ones, however long that is; return its answer."""
         names = _names_in(statement) if isinstance(values, Mapping) else ()
         given = [values[name] for name in names] if isinstance(values, Mapping) else list(values)
         literals = [self._literal(value) for value in given]
