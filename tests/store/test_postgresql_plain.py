@@ -395,6 +395,21 @@ def test_long_outcomes_are_one_message_too(postgresql_server: PostgreSQL) -> Non
         assert asked == 1
 
 
+def test_events_with_numbers_are_read_while_others_can_get_none(store: Store, postgresql_server: PostgreSQL) -> None:
+    store.add([a_record()])
+    cursor = now_cursor(store)
+    [run] = claim(store).records
+    events, cursor = store.events(cursor)
+    settle(store, run)
+    with psycopg.connect(postgresql_server.url, autocommit=True) as operator:
+        operator.execute("ALTER TABLE taskqueue.events ADD CONSTRAINT full_disk CHECK (name <> 'done') NOT VALID")
+        assert [event.name for event in events] == ["processing"]
+        assert store.events(cursor) == ([], cursor)
+        operator.execute("ALTER TABLE taskqueue.events DROP CONSTRAINT full_disk")
+
+    assert [event.name for event in store.events(cursor)[0]] == ["done"]
+
+
 def test_an_outcome_is_accepted_again_if_the_look_for_others_failed(postgresql_server: PostgreSQL) -> None:
     columns = ", ".join({"rowid", *ALL_NAMES} - {"ended_at"})
     with psycopg.connect(postgresql_server.url, autocommit=True) as operator:

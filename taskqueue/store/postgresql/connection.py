@@ -215,7 +215,8 @@ class Connection:
                 return  # the event came after the call
             if age >= READ_AFTER or now - self._numbered_at >= READ_AFTER:
                 self._numbered_at = now
-                self.write(Sync.NORMAL, _nothing)
+                with contextlib.suppress(StoreUnavailable):  # as long as nobody can write, others can read
+                    self.write(Sync.NORMAL, _nothing)
                 return
             time.sleep(READ_AFTER - age)
 
