@@ -395,6 +395,60 @@ def test_long_outcomes_are_one_message_too(postgresql_server: PostgreSQL) -> Non
         assert asked == 1
 
 
+def test_to_number_events_reads_no_former_ones_beside_an_old_snapshot(
+    store: Store, postgresql_server: PostgreSQL
+) -> None:
+    """Each transaction that has the lock alone numbers events, and the server removes no old row versions meanwhile."""
+    assert isinstance(store, PostgreSQLStore)
+    former = "SELECT 1, 'former', 0, 3 FROM generate_series(1, 5000)"
+    with psycopg.connect(postgresql_server.url, autocommit=True) as operator, operator.transaction():
+        operator.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        operator.execute("SELECT 1")
+        with psycopg.connect(postgresql_server.url) as other:
+            other.execute(f"INSERT INTO taskqueue.unnumbered (claims, name, at, status) {former}")
+        store.renew(WEB_1, NOON + HOUR, {})
+        before = entries_read(store)
+        store.renew(WEB_1, NOON + HOUR, {})
+
+        assert entries_read(store) - before < 100
+
+
+def entries_read(store: PostgreSQLStore) -> int:
+    """Return how many entries of the index of events without a number were read."""
+    database = store._connection._database
+    assert database is not None
+    database.raw.execute("SELECT pg_stat_force_next_flush()")
+    read = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'unnumbered_pkey'"
+    [entries] = database.raw.execute(read).fetchone() or [0]
+    return int(entries)
+
+
+def test_events_get_numbers_after_the_server_has_lost_the_last_ones(
+    store: Store, postgresql_server: PostgreSQL
+) -> None:
+    cursor = now_cursor(store)
+    store.add([a_record() for _ in range(5)])
+    for _ in range(4):
+        claim(store)
+        store.renew(WEB_1, NOON + HOUR, {})
+    with psycopg.connect(postgresql_server.url) as operator:
+        operator.execute("ALTER TABLE taskqueue.unnumbered ALTER number RESTART")
+    claim(store)
+
+    assert [event.name for event in store.events(cursor)[0]] == [*["waiting"] * 5, *["processing"] * 5]
+
+
+def test_numbers_of_events_ring(store: Store) -> None:
+    """A user who may only read hears of an outcome, and cannot read its event yet."""
+    store.add([a_record()])
+    [run] = claim(store).records
+    settle(store, run)
+    with closing(store.bell(ENDS)) as ends, closing(store.bell(NEWS)) as news:
+        store.renew(WEB_1, NOON + HOUR, {})
+        assert rings(ends)
+        assert rings(news)
+
+
 def test_events_with_numbers_are_read_while_others_can_get_none(store: Store, postgresql_server: PostgreSQL) -> None:
     store.add([a_record()])
     cursor = now_cursor(store)

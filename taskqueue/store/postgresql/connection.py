@@ -20,7 +20,7 @@ from psycopg import errors
 from taskqueue.errors import StoreUnavailable
 from taskqueue.model.record import Record, replace
 from taskqueue.store.arguments import same_jobs
-from taskqueue.store.bell import Bell
+from taskqueue.store.bell import ENDS, NEWS, Bell
 from taskqueue.store.postgresql import arrivals, schema
 from taskqueue.store.postgresql.bells import Bells, notification
 from taskqueue.store.postgresql.database import PostgreSQLDatabase
@@ -349,6 +349,8 @@ class Connection:
             if database.read_number() and not takes_in:
                 raise Arrived
             topics |= work.topics
+            if database.numbers_ends:  # a user who may only read has heard of them, and could not read them
+                topics |= {NEWS, ENDS}
             rings = [notification(self.address.schema, topics)] if topics else []
         except BaseException as error:
             database.undo()

@@ -59,24 +59,39 @@ FROM pg_stat_wal
 # index for a query then seems dear enough to it to compile the query first, which takes longer than the query.
 _READS_INDEXES = "SET enable_seqscan = off; SET random_page_cost = 1.1; SET jit = off"
 
+# Up to ``numbered`` no row is left. Beside an old snapshot the index keeps their dead versions, and reading those takes
+# long. A sequence that is behind was started again.
+_NOT_YET = """
+number > (
+    SELECT CASE WHEN coalesce(pg_sequence_last_value(CAST(:sequence AS REGCLASS)), 0) < :numbered THEN 0
+        ELSE :numbered END
+)
+"""
 _NUMBER = f"""
 WITH recorded AS (
-    DELETE FROM unnumbered WHERE number > 0 RETURNING number AS place, job, claims, name, at, status, about
+    DELETE FROM unnumbered WHERE {_NOT_YET} RETURNING number AS place, job, claims, name, at, status, about
+),
+numbered AS (
+    INSERT INTO events (number, job, claims, name, at, status, about)
+    SELECT last_number + sum({LENGTH}) OVER ordered, job, claims, name,
+        greatest(last_at, max(at) OVER ordered), status, about
+    FROM recorded CROSS JOIN (
+        SELECT coalesce((SELECT max(number) FROM events), 0) AS last_number,
+            (SELECT at FROM events ORDER BY number DESC LIMIT 1) AS last_at
+    ) AS last
+    WINDOW ordered AS (ORDER BY place)
 )
-INSERT INTO events (number, job, claims, name, at, status, about)
-SELECT last_number + sum({LENGTH}) OVER ordered, job, claims, name,
-    greatest(last_at, max(at) OVER ordered), status, about
-FROM recorded CROSS JOIN (
-    SELECT coalesce((SELECT max(number) FROM events), 0) AS last_number,
-        (SELECT at FROM events ORDER BY number DESC LIMIT 1) AS last_at
-) AS last
-WINDOW ordered AS (ORDER BY place)
+SELECT coalesce(pg_sequence_last_value(CAST(:sequence AS REGCLASS)), 0),
+    EXISTS (SELECT 1 FROM recorded WHERE status > 2)
 """
-"""Numbers the events that have no number yet, in their order; the times of events never fall."""
+"""Numbers the events that have no number yet, in their order; the times of events never fall.
 
-_AGE = """
+Returns up to which number ``unnumbered`` has no row after the commit, and whether it had ends of jobs.
+"""
+
+_AGE = f"""
 SELECT CAST(extract(epoch FROM clock_timestamp() - since) AS DOUBLE PRECISION) FROM unnumbered
-WHERE number > 0 AND NOT CAST(current_setting('transaction_read_only') AS BOOLEAN) ORDER BY number LIMIT 1
+WHERE {_NOT_YET} AND NOT CAST(current_setting('transaction_read_only') AS BOOLEAN) ORDER BY number LIMIT 1
 """
 _WAITED = "SELECT CAST(extract(epoch FROM clock_timestamp() - transaction_timestamp()) AS DOUBLE PRECISION)"
 
@@ -151,6 +166,10 @@ class PostgreSQLDatabase:
         self.schema = address.schema
         self._begun: Rows | None = None
         self._has_arrivals = False
+        self._numbering: Rows
+        self._numbered = self._up_to = 0
+        self.numbers_ends = False
+        """Whether the last write transaction gives numbers to ends of jobs."""
         self.waited = 0.0
         """For how many seconds the last plain statement alone has waited for the lock."""
         self.transaction = ""
@@ -176,7 +195,7 @@ class PostgreSQLDatabase:
         """Begin a write transaction with these statements, the last of which reads its number."""
         *settings, number = statements
         self._message.add_plain(settings)
-        self.execute(_NUMBER)
+        self._numbering = self._number_events()
         self._begun = self._message.add(number)
 
     def read_number(self) -> bool:
@@ -186,6 +205,7 @@ class PostgreSQLDatabase:
         """
         if self._begun is not None:
             [self.transaction, self._has_arrivals, _] = self._begun.fetchone()
+            [self._up_to, self.numbers_ends] = self._numbering.fetchone()
             self._begun = None
         return self._has_arrivals
 
@@ -199,17 +219,18 @@ class PostgreSQLDatabase:
         self._message.add_plain(settings)
         waited = self.execute(_WAITED) if is_alone else None
         answer = self.execute(statement, values)
-        if is_alone:
-            self._message.queue(translated(_NUMBER, self.schema))
+        numbering = self._number_events() if is_alone else None
         self._message.add_plain(["COMMIT", *last])
         self._message.send()
-        if waited is not None:
+        if waited is not None and numbering is not None:
             [self.waited] = waited.fetchone()
+            [self._up_to, _] = numbering.fetchone()
+            self._note_numbered()
         return answer.fetchall()
 
     def age_of_events(self) -> float | None:
         """Return for how many seconds the first event without a number has had none; None if all have numbers."""
-        row = self.execute(_AGE).fetchone()
+        row = self.execute(_AGE, self._unnumbered()).fetchone()
         return None if row is None else float(row[0])
 
     def has_arrivals(self) -> bool:
@@ -221,6 +242,7 @@ class PostgreSQLDatabase:
         """Send the waiting statements, these statements and COMMIT as one message."""
         self._message.add_plain([*last, "COMMIT"])
         self._message.send()
+        self._note_numbered()
 
     def send(self) -> None:
         """Send the statements that wait."""
@@ -248,6 +270,17 @@ class PostgreSQLDatabase:
         [words] = self.raw.execute(_HOLDER, (f"{self.schema}.store",)).fetchone() or [""]
         return str(words)
 
+    def _number_events(self) -> Rows:
+        return self._message.queue(translated(_NUMBER, self.schema), self._unnumbered())
+
+    def _note_numbered(self) -> None:
+        """Note up to where events have numbers; a pooler may go on with another server, which has lost the last."""
+        if self._message.prepares:
+            self._numbered = self._up_to
+
+    def _unnumbered(self) -> Mapping[str, object]:
+        return {"sequence": f"{self.schema}.unnumbered_number_seq", "numbered": self._numbered}
+
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open, even a failed one, or will be after the waiting statements."""
@@ -258,6 +291,7 @@ class PostgreSQLDatabase:
 
     def undo(self) -> None:
         """Roll back an open transaction; a lost connection has done so already."""
+        self._up_to = self._numbered
         self._message.forget()
         if self.raw.info.transaction_status is TransactionStatus.ACTIVE:  # an exception ended the wait for an answer
             self.raw.close()
