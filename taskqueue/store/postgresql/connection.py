@@ -59,6 +59,9 @@ NUMBERED_AFTER = 0.25
 READ_AFTER = 0.02
 """How old such events become at least, in seconds, before a reader numbers them that has just done so."""
 
+READ_WAIT = 0.1
+"""After how many seconds at most a reader waits for the store's lock to number them; until then it only tries."""
+
 # The lock is taken before the first query takes the snapshot: so the transaction sees everything that earlier holders
 # of the lock have committed, and this one state to its end.
 _BEGIN = (
@@ -68,7 +71,7 @@ _BEGIN = (
     f"SET LOCAL lock_timeout = '{LOCK_WAIT:g}s'",  # the server ends a holder that is idle for 5 s
     "SET LOCAL idle_in_transaction_session_timeout = '5s'",
     "SET LOCAL tcp_user_timeout = '5s'",  # ends a holder that reads no answers, which the other limits do not
-    "LOCK TABLE {schema}.store IN EXCLUSIVE MODE",
+    "LOCK TABLE {schema}.store IN EXCLUSIVE MODE{nowait}",
     "SET LOCAL statement_timeout = '50s'",
     (
         "SELECT pg_current_xact_id()::text, EXISTS (SELECT 1 FROM {schema}.jobs WHERE rowid IS NULL), "
@@ -120,6 +123,7 @@ class Connection:
     """Serialises the threads of a process; every call either works or raises ``StoreUnavailable``."""
 
     takes_calls_at_once = False
+    read_wait = READ_WAIT
 
     def __init__(self, address: PostgreSQLUrl) -> None:
         self.address = address
@@ -207,17 +211,21 @@ class Connection:
             return rows
 
     def number_events(self) -> None:
-        """Give all present events numbers, except if others do it at this time, as for a crowd of readers."""
+        """Give all present events numbers, or find that another one of a crowd of readers has done so."""
         began = time.monotonic()
+        waits_at = began + self.read_wait * random.uniform(0.5, 1)
         while self.may_lock and (age := self.look(PostgreSQLDatabase.age_of_events)) is not None:
             now = time.monotonic()
             if age < now - began - READ_AFTER:
                 return  # the event came after the call
             if age >= READ_AFTER or now - self._numbered_at >= READ_AFTER:
                 self._numbered_at = now
-                with contextlib.suppress(StoreUnavailable):  # as long as nobody can write, others can read
-                    self.write(Sync.NORMAL, _nothing)
-                return
+                try:
+                    if self._number(waits=now >= waits_at):
+                        return
+                except StoreUnavailable:  # as long as nobody can write, others can read
+                    return
+                age = READ_AFTER * random.uniform(-0.5, 0.5)  # so a crowd does not try again at the same time
             time.sleep(READ_AFTER - age)
 
     def within(self, session: Any, loop: asyncio.AbstractEventLoop | None) -> Adder:
@@ -331,19 +339,24 @@ class Connection:
             database.undo()
 
     def _write(
-        self, level: Sync, body: Callable[[PostgreSQLDatabase], tuple[Transaction, Result]]
+        self, level: Sync, body: Callable[[PostgreSQLDatabase], tuple[Transaction, Result]], nowait: str = ""
     ) -> tuple[Transaction, Result]:
         try:
-            return self._write_once(level, body, takes_in=False)
+            return self._write_once(level, body, nowait, takes_in=False)
         except Arrived:
-            return self._write_once(level, body, takes_in=True)
+            return self._write_once(level, body, nowait, takes_in=True)
 
     def _write_once(
-        self, level: Sync, body: Callable[[PostgreSQLDatabase], tuple[Transaction, Result]], *, takes_in: bool
+        self,
+        level: Sync,
+        body: Callable[[PostgreSQLDatabase], tuple[Transaction, Result]],
+        nowait: str,
+        *,
+        takes_in: bool,
     ) -> tuple[Transaction, Result]:
         database = self._opened()
         try:
-            database.begin(self._begin(_SYNC[level]))
+            database.begin(self._begin(_SYNC[level], nowait))
             topics = self._taken_in(database, level) if takes_in else set()
             work, result = body(database)
             if database.read_number() and not takes_in:
@@ -367,6 +380,18 @@ class Connection:
                 raise Undone(reason_of(error)) from error
         self._committed.run = database.run
         return work, result
+
+    def _number(self, *, waits: bool) -> bool:
+        """Give events numbers; return False if others have the lock, unless this ``waits`` for it."""
+        if waits:
+            self.write(Sync.NORMAL, _nothing)
+            return True
+        with self._in_words(Role.NODE):
+            try:
+                self._write(Sync.NORMAL, _nothing, " NOWAIT")
+            except (*REPEATED, Undone):
+                return False
+        return True
 
     def _number_old(self) -> None:
         """Give old events numbers; sessions look at different times, so that one of them does it."""
@@ -406,8 +431,8 @@ class Connection:
             raise psycopg.OperationalError("the connection was lost during the commit, which may have succeeded")
         return fate == "committed"
 
-    def _begin(self, sync: str) -> list[str]:
-        return [statement.format(sync=sync, schema=self.address.schema) for statement in _BEGIN]
+    def _begin(self, sync: str, nowait: str = "") -> list[str]:
+        return [statement.format(sync=sync, schema=self.address.schema, nowait=nowait) for statement in _BEGIN]
 
     def _opened(self) -> PostgreSQLDatabase:
         if self._database is not None and not self._database.raw.closed:
