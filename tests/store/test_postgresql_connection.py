@@ -17,21 +17,25 @@ import pytest
 
 from taskqueue.errors import StoreUnavailable
 from taskqueue.model.job import Interrupted
-from taskqueue.model.lifecycle.outcomes import Declared
+from taskqueue.model.lifecycle.outcomes import Declared, Failed
 from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Options, Record, Status
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
+from taskqueue.store.postgresql import PostgreSQLStore
 from taskqueue.store.postgresql.connection import TRIES, Connection
 from taskqueue.store.postgresql.database import PostgreSQLDatabase
+from taskqueue.store.postgresql.roles import Role, grants
 from taskqueue.store.postgresql.url import parse as parsed
 from taskqueue.store.relational import inserts
+from taskqueue.store.relational.columns import ALL_NAMES
 from taskqueue.store.relational.engine import Sync
 from taskqueue.store.relational.transaction import Transaction
 from tests.forking import fork
 from tests.nodes import eventually
-from tests.postgresql import PostgreSQL
+from tests.postgresql import USER, PostgreSQL
 from tests.store.records import (
+    BROKEN,
     HOUR,
     NOON,
     PATIENCE,
@@ -451,3 +455,29 @@ def test_a_claim_of_a_lost_session_is_given_up_whole(store: Store, postgresql_se
 
     found = kept(store, taken.id)
     assert (found.status, found.holder) in ((Status.PROCESSING, WEB_1), (Status.WAITING, None))
+
+
+def test_no_outcome_is_forgotten_if_the_look_for_one_in_doubt_fails(postgresql_server: PostgreSQL) -> None:
+    columns = ", ".join({"rowid", *ALL_NAMES} - {"ended_at"})
+    with psycopg.connect(postgresql_server.url, autocommit=True) as operator:
+        open_store(postgresql_server.url).close()
+        operator.execute("CREATE ROLE web LOGIN PASSWORD 'secret'")
+        operator.execute("".join(grants("taskqueue", Role.NODE, "web")))
+        url = postgresql_server.url.replace(f"{USER}:{postgresql_server.password}@", "web:secret@")
+        with closing(open_store(f"{url}?taskqueue.lock=shared")) as store:
+            assert isinstance(store, PostgreSQLStore)
+            store.add([a_record(), a_record(), a_record()])
+            lost, done, failed = claim(store, 3).records
+            settle(store, lost)
+            store._in_doubt.add(lost.id)
+            outcomes = [settlement(lost), settlement(done), settlement(failed, Failed(failure=BROKEN))]
+            operator.execute(
+                f"REVOKE SELECT ON taskqueue.jobs FROM web; GRANT SELECT ({columns}) ON taskqueue.jobs TO web"
+            )
+            with pytest.raises(StoreUnavailable):
+                store.settle(outcomes, NOON)
+            operator.execute("GRANT SELECT ON taskqueue.jobs TO web")
+
+            assert store.settle(outcomes, NOON) == {lost.id, done.id, failed.id}
+            assert store.settle(outcomes, NOON) == set()
+            assert store.tally() == {("default", Status.DONE): 2, ("default", Status.FAILED): 1}

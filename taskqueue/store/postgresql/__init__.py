@@ -28,10 +28,15 @@ from taskqueue.store.postgresql.connection import Connection
 from taskqueue.store.postgresql.database import connected
 from taskqueue.store.postgresql.driver_errors import in_words
 from taskqueue.store.postgresql.url import LockUse, parse
+from taskqueue.store.relational.engine import Sync
+from taskqueue.store.relational.settlements import settle
 from taskqueue.store.relational.store import RelationalStore
+from taskqueue.store.relational.transaction import Transaction
 
 MOST_GENERAL = 15
-"""Maximum number of claims after which a node tries a plain one again; after the first refusal, it is the next."""
+"""Maximum number of claims in a row that go the general way after a plain one was refused, which is the first of them.
+
+It is one after the first refusal, and about twice as many after each further one."""
 
 
 def open_postgresql(url: str, clock: Callable[[], datetime] | None = None) -> PostgreSQLStore:
@@ -85,7 +90,7 @@ class PostgreSQLStore(RelationalStore):
         super().__init__(connection, NoRinger(), clock)
         self._connection = connection
         self._lock_use = connection.address.lock
-        self._general_claims = self._refused = 0
+        self._general_claims = self._pause_of_plain = 0
         self._in_doubt: set[JobId] = set()
         """Jobs whose plain outcomes may be written, although their caller has no answer."""
 
@@ -95,9 +100,10 @@ class PostgreSQLStore(RelationalStore):
             if claim is not None and claim.has_more and not claim.records:  # others were just claiming
                 claim = plain.claim(self._connection, holder, demand, now, until)
             if claim is not None and (claim.records or not claim.has_more):
-                self._refused = 0
+                self._pause_of_plain = 0
                 return claim
-            self._refused = self._general_claims = min(2 * self._refused + 1, MOST_GENERAL)
+            self._pause_of_plain = min(2 * self._pause_of_plain + 1, MOST_GENERAL)
+            self._general_claims = self._pause_of_plain
         self._general_claims = max(0, self._general_claims - 1)
         return super().claim(holder, demand, now, until)
 
@@ -112,17 +118,20 @@ class PostgreSQLStore(RelationalStore):
             return super().settle(settlements, now)
         accepted = plain.settle(self._connection, settlements, now, self._in_doubt)
         others = [settlement for settlement in settlements if settlement.after.id not in accepted]
-        try:
-            if others:
-                accepted |= super().settle(others, now)
-            refused = [new for new in others if new.after.id in self._in_doubt and new.after.id not in accepted]
-            if refused:
-                accepted |= self._connection.look(lambda database: plain.done_before(database, refused))
-        except BaseException:
-            self._in_doubt |= accepted  # the caller does not know of them
-            raise
+        if others:
+            try:
+                accepted |= self._write(Sync.FULL, lambda work: self._settle_generally(work, others, now))
+            except BaseException:
+                self._in_doubt |= accepted  # the caller does not know of them
+                raise
         self._in_doubt.difference_update(settlement.after.id for settlement in settlements)
         return accepted
+
+    def _settle_generally(self, work: Transaction, others: Sequence[Settlement], now: datetime) -> set[JobId]:
+        """Write outcomes, and look in the same transaction which refused ones were written when an answer was lost."""
+        accepted = settle(work, others, now)
+        refused = [new for new in others if new.after.id in self._in_doubt and new.after.id not in accepted]
+        return accepted | plain.done_before(work, refused)
 
     def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
         self._connection.number_events()

@@ -162,10 +162,10 @@ def settle(
     return set()
 
 
-def done_before(database: PostgreSQLDatabase, settlements: Sequence[Settlement]) -> set[JobId]:
+def done_before(work: Transaction, settlements: Sequence[Settlement]) -> set[JobId]:
     """Return which of these plain outcomes the store has: it may have written them when its answer was lost."""
     asked = [
-        (id, database.execute(_WAS_DONE, (str(id), settlement.claims, instant(settlement.after.ended_at))))
+        (id, work.execute(_WAS_DONE, (str(id), settlement.claims, instant(settlement.after.ended_at))))
         for settlement in settlements
         if _is_plain(settlement)
         for id in (settlement.after.id,)
