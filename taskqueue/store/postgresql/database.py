@@ -84,7 +84,7 @@ numbered AS (
 SELECT coalesce(pg_sequence_last_value(CAST(:sequence AS REGCLASS)), 0),
     EXISTS (SELECT 1 FROM recorded WHERE status > 2)
 """
-"""Numbers the events that have no number yet, in their order; the times of events never fall.
+"""Numbers the events that have no number yet, in their order; their times are never before that of the last event.
 
 Returns up to which number ``unnumbered`` has no row after the commit, and whether it had ends of jobs.
 """

@@ -1,4 +1,4 @@
-"""The store in a relational database: every method is one transaction of its engine, and rings after it."""
+"""The store in a relational database: every method here is one transaction of its engine, and rings after it."""
 
 from __future__ import annotations
 
