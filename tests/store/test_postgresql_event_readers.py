@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -9,11 +10,12 @@ from contextlib import closing
 import psycopg
 import pytest
 
+from taskqueue.store.bell import NEWS
 from taskqueue.store.open import open_store
 from taskqueue.store.postgresql import PostgreSQLStore
 from tests.nodes import eventually
 from tests.postgresql import PostgreSQL
-from tests.store.records import PATIENCE, a_record, claim, now_cursor
+from tests.store.records import PATIENCE, a_record, claim, now_cursor, rings, settle
 from tests.store.test_postgresql_plain import SHARED, is_wanted_alone, sharing
 
 
@@ -60,3 +62,20 @@ def test_a_reader_waits_for_the_lock_if_others_always_have_it(
             reading = threads.submit(store.events, cursor)
             eventually(lambda: is_wanted_alone(postgresql_server))
         assert [event.name for event in reading.result(PATIENCE)[0]] == ["processing"]
+
+
+def test_a_plain_claim_rings_for_the_ends_of_others_that_it_gives_numbers(
+    store: PostgreSQLStore, postgresql_server: PostgreSQL
+) -> None:
+    """A user who may only read has been rung before, and could not read their events."""
+    store.add([a_record() for _ in range(3)])
+    store._connection._numbers_at = math.inf
+    with closing(open_store(postgresql_server.url)) as other:
+        assert isinstance(other, PostgreSQLStore)
+        claim(other)
+        [run] = claim(store).records
+        settle(store, run)
+        with closing(store.bell(NEWS)) as news:
+            other._connection._shares_until = 0.0
+            claim(other)
+            assert rings(news)

@@ -208,6 +208,9 @@ class Connection:
                 self._number_old()
             elif database.waited >= COMPETES:
                 self._shares_until = time.monotonic() + SHARES_FOR
+            if is_alone and database.numbers_ends and not topics:
+                with contextlib.suppress(psycopg.Error):  # the caller needs to know what was committed
+                    database.raw.execute(f"{_RING};{notification(self.address.schema, (NEWS, ENDS))}")
             return rows
 
     def number_events(self) -> None:

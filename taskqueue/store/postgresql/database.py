@@ -224,7 +224,7 @@ class PostgreSQLDatabase:
         self._message.send()
         if waited is not None and numbering is not None:
             [self.waited] = waited.fetchone()
-            [self._up_to, _] = numbering.fetchone()
+            [self._up_to, self.numbers_ends] = numbering.fetchone()
             self._note_numbered()
         return answer.fetchall()
 
