@@ -146,7 +146,7 @@ def compiled_once(run: Run) -> Iterator[None]:
     """
     with (run.folder / "compiled").open("a") as compiled:
         fcntl.flock(compiled, fcntl.LOCK_EX)
-        if compiled.tell():
+        if os.fstat(compiled.fileno()).st_size:
             fcntl.flock(compiled, fcntl.LOCK_UN)
         yield
         compiled.write("once\n")

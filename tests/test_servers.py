@@ -7,7 +7,9 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,9 +20,9 @@ import pytest
 from pymongo import MongoClient
 from pymongo.write_concern import WriteConcern
 
-from tests.conftest import folder_in_memory
+from tests.conftest import compiled_once, folder_in_memory
 from tests.keeper import Run, lost_servers, shared_server
-from tests.nodes import eventually
+from tests.nodes import LIMIT, eventually
 from tests.postgresql import OLDEST, PostgreSQL
 from tests.servers import Cluster, ServerMissing, with_database
 
@@ -29,6 +31,24 @@ def test_the_files_of_a_run_are_in_memory_if_it_has_room_and_no_other_place_is_n
     assert folder_in_memory({}, room=0) == "/dev/shm"
     assert folder_in_memory({}, room=1 << 60) is None
     assert folder_in_memory({"TMPDIR": "/var/tmp"}, room=0) is None
+
+
+def test_all_processes_collect_at_once_after_the_first(tmp_path: Path) -> None:
+    run, together = Run(folder=tmp_path, controller=os.getpid()), threading.Barrier(2, timeout=LIMIT)
+
+    def collect() -> None:
+        with compiled_once(run):
+            together.wait()
+
+    def opened() -> int:
+        return [file.path for file in psutil.Process().open_files()].count(str(tmp_path / "compiled"))
+
+    with ThreadPoolExecutor(2) as others:
+        with compiled_once(run):
+            collections = [others.submit(collect) for _ in range(2)]
+            eventually(lambda: opened() == 3)
+        for collection in collections:
+            collection.result()
 
 
 def test_the_shared_replica_set_takes_majority_writes_and_has_change_streams(mongo_set: str) -> None:
