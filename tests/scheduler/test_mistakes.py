@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from taskqueue import Job, Scheduler, schedule, task, workflows
+from taskqueue.errors import InvalidOption
 from taskqueue.model import limits as limits_of_jobs
 from taskqueue.model.runnable import check
 
@@ -142,6 +143,8 @@ OF_CELERY_TOO: dict[str, tuple[Mistake, str]] = {
     "queue of a task": (lambda s: task(queue="mail")(remind.function).queue, "remind.options['queue']"),  # type: ignore[attr-defined]
     "rate as text": (lambda s: limits.Rate("10/m"), "Rate(10, per='1m')"),
     "rate_limit as text": (lambda s: mail.using(rate_limit="10/m").add(s, "ann"), "limits='10/1m'"),
+    "rate_limit of another kind": (lambda s: mail.using(rate_limit="10/minute").add(s, "ann"), "did you mean limits?"),
+    "rate_limit with a time": (lambda s: mail.using(rate_limit="10/10s").add(s, "ann"), "did you mean limits?"),
     "autoretry without retry": (lambda s: mail.using(retry_on=OSError).add(s, "ann"), "pass retry"),
     "list of countdowns": (lambda s: mail.using(retry=[1, 10]).add(s, "ann"), "retry.exponential(8)"),
     "chain hands on": (lambda s: flows.chain(s, (send, {"to": "ann"}), send), "workflows.RESULT"),
@@ -185,7 +188,7 @@ ALL = {**OF_CELERY, **OF_CELERY_TOO, **OF_BEGINNERS, **OF_BEGINNERS_TOO}
 
 
 def test_there_are_over_ninety() -> None:
-    assert (len(OF_CELERY) + len(OF_CELERY_TOO), len(ALL)) == (47, 91)
+    assert (len(OF_CELERY) + len(OF_CELERY_TOO), len(ALL)) == (49, 93)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -198,3 +201,12 @@ def test_a_mistake_is_answered_with_the_way_out(scheduler: Scheduler, name: str)
 
     assert way_out in str(refused.value)
     assert scheduler.count_jobs({"status": {"$ne": "WAITING"}}) == 0
+
+
+def test_retry_on_as_a_default_is_for_the_jobs_that_are_retried(url: str) -> None:
+    with Scheduler(url, retry_on=OSError) as scheduler:
+        mail.add(scheduler, "ann")
+        mail.using(retry=3).add(scheduler, "ann")
+
+        with pytest.raises(InvalidOption, match="pass retry"):
+            mail.using(retry_on=ValueError).add(scheduler, "ann")

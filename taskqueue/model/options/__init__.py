@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from inspect import iscoroutinefunction
 from typing import Any
@@ -100,7 +101,7 @@ def _hint(name: object, value: object, as_data: str) -> str:
         meant = other_systems.OPTIONS[str(name)]
         if meant == "at" and isinstance(value, int | float) and 0 < value <= LONGEST:
             meant = f"at={from_now(value)!r}"
-        if meant == "limits" and isinstance(value, str) and "/" in value:
+        if meant == "limits" and isinstance(value, str) and re.fullmatch(r"[0-9]+/[smhd]", value):
             meant = f"limits={value.replace('/', '/1')!r}"
         return f"did you mean {meant}?"
     if str(name) in other_systems.WAYS:
@@ -129,9 +130,12 @@ def merged(call: Mapping[str, Any], declared: Mapping[str, Any], defaults: Mappi
 
 
 def check_retry_on(call: Mapping[str, Any], declared: Mapping[str, Any], defaults: Mapping[str, Any], job: str) -> None:
-    """Refuse ``retry_on`` of a known job for which no level has ``retry``: it would have no effect."""
-    named = {**defaults, **declared, **call}
-    if named.get("retry_on") and "retry" not in named:
+    """Refuse ``retry_on`` of a known job for which no level has ``retry``: it would have no effect.
+
+    As a default of all jobs it is for the jobs that are retried.
+    """
+    own = {**declared, **call}
+    if own.get("retry_on") and "retry" not in own and "retry" not in defaults:
         raise InvalidOption(f"{job}: retry_on is for jobs that are retried: pass retry as well, such as retry=3")
 
 
