@@ -560,6 +560,22 @@ def test_jobs_that_a_schedule_has_started_are_added_even_if_it_is_removed_then(
     assert statements >= 3
 
 
+@pytest.mark.parametrize("starts", [None, [], "garbage", [None], [{}]])
+def test_a_schedule_whose_started_jobs_cannot_be_read_can_be_removed(
+    database: Database[Document], next_store: Store, starts: object
+) -> None:
+    emptied(database)
+    plan, plans = _planned(next_store), database["taskqueue_plans"]
+    plans.update_one({"_id": plan.name}, {"$set": {"starts_at": plan.created_at, "starts": starts}})
+    assert next_store.repair(LATER) == 1
+    assert next_store.repair(LATER) == 0
+
+    plans.update_one({"_id": plan.name}, {"$set": {"starts_at": plan.created_at}, "$unset": {"starts": ""}})
+    assert next_store.replace_schedule(plan, None, [], LATER)
+
+    assert next_store.schedules() == []
+
+
 def finish(store: Store) -> None:
     """Have the store do what it has left to its thread, which comes before it reads what was told."""
     store.events(None)

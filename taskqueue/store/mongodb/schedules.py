@@ -90,9 +90,13 @@ class Schedules:
         """Start the jobs that these schedules still have to add."""
         plans = self._connection.collections.plans
         completed = 0
-        for stored in plans.find(where, {"starts": True, "version": True}):
-            self._start([job for job in records(stored["starts"]) if not job.damage])
-            unchanged = {"_id": stored["_id"], "starts.0._id": stored["starts"][0]["_id"]}
+        for stored in plans.find(where, {"starts": True, "starts_at": True}):
+            starts = stored.get("starts")  # another program may have damaged it
+            jobs = records(starts) if isinstance(starts, list) else []
+            self._start([job for job in jobs if not job.damage])
+            unchanged = {"_id": stored["_id"], "starts_at": stored["starts_at"]}
+            if jobs:
+                unchanged["starts._id"] = jobs[0].id
             plans.update_one(unchanged, {"$unset": {"starts": "", "starts_at": ""}})
             completed += 1
         return completed
