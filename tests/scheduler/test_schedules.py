@@ -12,11 +12,12 @@ from taskqueue import Again, Cron, Custom, Every, Fail, Job, Schedule, Scheduler
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.schedules import RETRY_AFTER, ScheduleRunner
 from taskqueue.errors import InvalidJob, InvalidOption, ScheduleNotFound, StoreContended, StoreUnavailable
+from taskqueue.model.record import Holder
 from taskqueue.model.schedules.fire import QUESTION
 from taskqueue.model.schedules.schedule import NamedSchedule, Stage, next_version
 from taskqueue.model.serializer import LONGEST_TEXT
 from taskqueue.scheduler.schedules import pause
-from taskqueue.store import Store
+from taskqueue.store import ClaimRequest, Store
 from tests.scheduler.jobs import Broken, Echo, Mail
 
 MINUTE = timedelta(minutes=1)
@@ -541,6 +542,45 @@ def test_the_previous_job_gives_way_even_if_the_node_dies_just_then(scheduler: S
 
     assert previous.refresh().status is Status.CANCELED
     assert [job.status for job in scheduler.get_jobs()] == [Status.WAITING]
+
+
+def test_the_previous_job_gives_way_to_the_last_one_of_a_schedule(scheduler: Scheduler, store: Store) -> None:
+    schedule = minutely(scheduler, every=hourly(store), overlap="cancel_previous")
+    previous = schedule.trigger()
+    begin_again(store, schedule)
+    agenda(cast("Store", CutOff(store, "clean"))).fire_due()
+    assert schedule.refresh().fired == 1
+    pause(store, "clean", "not today")
+
+    agenda(store).reconcile()
+
+    assert previous.refresh().status is Status.CANCELED
+
+
+class Asking(Contended):
+    """A store that counts the requests to cancel a job."""
+
+    asked = 0
+
+    def cancel(self, *request: Any) -> object:
+        """Count it."""
+        self.asked += 1
+        return self._real.cancel(*request)
+
+
+def test_a_running_job_is_asked_once_to_give_way(scheduler: Scheduler, store: Store) -> None:
+    schedule = minutely(scheduler, every=hourly(store), overlap="cancel_previous")
+    schedule.trigger()
+    now = store.now()
+    store.claim(Holder(seat="web-1", incarnation="a1"), ClaimRequest(pooled=1), now, now + MINUTE)
+    begin_again(store, schedule)
+    agenda(cast("Store", CutOff(store, "clean"))).fire_due()
+    asking = Asking(store, "")
+
+    for _ in range(3):
+        agenda(cast("Store", asking)).reconcile()
+
+    assert asking.asked == 1
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,8 @@ class ScheduleRunner:
         firing = fire(plan, self._known(plan), now)
         if firing is None:
             return
-        if not self._store.replace_schedule(plan, firing.after, firing.jobs, now):  # it may start no job any more
-            return
+        if not self._store.replace_schedule(plan, firing.after, firing.jobs, now):
+            return  # it was paused, or fired by another node
         _log(plan, firing)
         self._cancel(plan, firing.give_way, now)
 
@@ -88,7 +88,7 @@ class ScheduleRunner:
 
     def _reconcile(self) -> None:
         now = self._store.now()
-        plans = [plan for plan in self._store.schedules() if plan.stage is Stage.ACTIVE]
+        plans = self._store.schedules()
         awaited = self._records(tuple(plan.awaits for plan in plans if plan.awaits is not None))
         contended: StoreContended | None = None
         for plan in plans:
@@ -100,9 +100,12 @@ class ScheduleRunner:
             raise contended
 
     def _reconcile_one(self, plan: NamedSchedule, awaited: Record | None, now: datetime) -> None:
-        if plan.overlap is Overlap.CANCEL_PREVIOUS:
+        if plan.overlap is Overlap.CANCEL_PREVIOUS:  # even if it has ended: its last job waits as well
             known = self._known(plan)
-            self._cancel(plan, {id for job in known.values() for id in job.waiting_for if id in known}, now)
+            previous = {id for job in known.values() for id in job.waiting_for if id in known}
+            self._cancel(plan, {id for id in previous if known[id].cancel is None}, now)
+        if plan.stage is not Stage.ACTIVE:
+            return
         sooner = brought_forward(plan, now)
         if sooner is not None:
             if self._store.replace_schedule(plan, sooner, [], now):
