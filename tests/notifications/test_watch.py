@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -11,12 +12,15 @@ from typing import Any
 import pytest
 
 from taskqueue import Scheduler
+from taskqueue.daemon.protocol.messages import WATCH, Progressed, RunHook
 from taskqueue.insight.notifications import GONE_FOR, STATE, attempted, flaws, state_of
 from taskqueue.insight.overview_reader import Overview, OverviewReader
+from taskqueue.model.ids import JobId
 from taskqueue.model.record import Holder
 from taskqueue.notifications import id_of, receiver_of
 from taskqueue.notifications.watch import Sender
 from taskqueue.store import Store
+from tests.daemon.fake_node import FakeNode
 from tests.notifications.mail_server import mail_server
 from tests.notifications.receivers import KEY, command, hook
 
@@ -69,6 +73,22 @@ def test_a_finding_and_its_end_reach_every_kind_of_receiver(store: Store, schedu
     ]
     assert len(list(tmp_path.glob("msg_*.json"))) == 2
     assert sends.waiting == 0
+
+
+@pytest.mark.parametrize(("has_metrics", "limits"), [(True, {"limit:name=stripe": [0, 5, 1]}), (False, {})])
+def test_limits_are_looked_at_for_metrics_only(
+    url: str, scheduler: Scheduler, has_metrics: bool, limits: Mapping[str, Any]
+) -> None:
+    scheduler.add_job("shop:pay", limits="5 name=stripe")
+    data = {"receivers": [], "node": "web-1", "incarnation": "a1", "metrics": has_metrics}
+    with FakeNode(url=url, max_children=1) as fake_node:
+        fake_node.tell(RunHook(id=str(JobId()), name=WATCH, data=json.dumps(data)))
+
+        report = fake_node.expect(Progressed)
+        while report.state is None:
+            fake_node.heard.remove(report)
+            report = fake_node.expect(Progressed)
+        assert json.loads(report.state)["limits"] == limits
 
 
 def test_a_receiver_that_refuses_gets_the_same_message_again(store: Store, scheduler: Scheduler) -> None:

@@ -152,7 +152,8 @@ class FindingsWatch(LeaderRun):
     def __init__(self, node: NodeContext, send: Callable[[Message], None]) -> None:
         """``send`` sends a message to the manager."""
         receivers, holder = list(node.settings.notify), node.holder
-        data = {"receivers": receivers, "node": holder.seat, "incarnation": holder.incarnation}
+        has_metrics = node.settings.metrics is not None
+        data = {"receivers": receivers, "node": holder.seat, "incarnation": holder.incarnation, "metrics": has_metrics}
         hook = RunHook(id="", name=WATCH, data=encode(data, "notify"))
         super().__init__(hook, "the search for findings failed", node, send)
         self.sends = bool(receivers)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
-from taskqueue.daemon.node.leader_run import FIRST_PAUSE, outbox_relay
+from taskqueue.daemon.node.leader_run import FIRST_PAUSE, FindingsWatch, outbox_relay
 from taskqueue.daemon.protocol.messages import NO_CLAIM, Ended, RunHook, Stop
 from taskqueue.daemon.runtime.loop import Loop
+from taskqueue.daemon.settings import Settings
 from taskqueue.store import Store
 from tests.daemon.node.conftest import context_of
 
@@ -20,6 +22,16 @@ def loop() -> Iterator[Loop]:
     """Return a loop."""
     with closing(Loop()) as loop:
         yield loop
+
+
+@pytest.mark.parametrize(("metrics", "has_metrics"), [(None, False), ("0", True)])
+def test_the_watch_is_told_whether_there_are_metrics(
+    store: Store, loop: Loop, metrics: str | None, has_metrics: bool
+) -> None:
+    settings = Settings(name="web-1", metrics=metrics)
+    watch = FindingsWatch(context_of(store, CircuitBreaker(lambda: None), loop=loop, settings=settings), lambda _: None)
+
+    assert json.loads(watch._hook.data)["metrics"] is has_metrics
 
 
 def test_a_relay_that_is_interrupted_has_not_failed(store: Store, loop: Loop, caplog: pytest.LogCaptureFixture) -> None:
