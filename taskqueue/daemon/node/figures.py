@@ -29,6 +29,9 @@ RUN_BOUNDS = (0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 600.0, 3600.0
 STORE_BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 """The buckets of the metric for store calls, in seconds."""
 
+NEW_FOR = 4
+"""The looks at the store, 15 seconds apart, after which the counts of a new queue are shown; until then they are 0."""
+
 if TYPE_CHECKING:
     from taskqueue.daemon.node.in_flight import InFlightRun
 
@@ -191,7 +194,8 @@ class StoreCounters:
         self._counts: dict[str, dict[str, int]] = {"added": {}, "expired": {}}
         self._queues: set[str] = set()
         self._seen: dict[tuple[int, str, str], int] | None = None
-        self._shown: set[tuple[str, str]] = set()
+        self._looks: Counter[tuple[str, str]] = Counter()
+        """How many times each figure of a queue was counted."""
 
     def look(self, rows: Iterable[tuple[int, str, str, int]]) -> None:
         """Count what is new in the rows, each with minute, figure, queue and number; at first only note them."""
@@ -202,20 +206,19 @@ class StoreCounters:
             new = 0 if self._seen is None else max(0, number - self._seen.get(key, 0))
             counts[name] = counts.get(name, 0) + new
         self._seen = seen
+        self._looks.update((figure, queue) for figure, counts in self._counts.items() for queue in counts)
 
     def forget(self) -> None:
         """Take the next look as the first one: another node has counted since the last."""
         self._seen = None
 
     def shown(self, figure: str) -> dict[str, int]:
-        """Return the counts by queue; a queue is shown with 0 once: Prometheus takes no increase from a first sample.
+        """Return the counts by queue, 0 for a new queue: Prometheus takes no increase from the first sample.
 
         Threads may call it while the loop counts.
         """
         counts = self._counts[figure].copy()
-        shown = {queue: count * ((figure, queue) in self._shown) for queue, count in counts.items()}
-        self._shown.update((figure, queue) for queue in counts)
-        return shown
+        return {queue: count * (self._looks[figure, queue] > NEW_FOR) for queue, count in counts.items()}
 
 
 def _minute() -> int:
