@@ -333,19 +333,24 @@ class ArmedDump:
 
     def __init__(self) -> None:
         self.is_armed = False
-        arm = faulthandler.dump_traceback_later
+        arm, cancel = faulthandler.dump_traceback_later, faulthandler.cancel_dump_traceback_later
 
         @wraps(arm)
         def noted(*arguments: Any, **named: Any) -> None:
             arm(*arguments, **named)
             self.is_armed = True
 
-        faulthandler.dump_traceback_later = noted
+        @wraps(cancel)
+        def canceled() -> None:
+            cancel()
+            self.is_armed = False
+
+        faulthandler.dump_traceback_later, faulthandler.cancel_dump_traceback_later = noted, canceled
 
     def set_back(self) -> None:
         """Cancel it; a job must have armed it."""
-        self.is_armed = False
         faulthandler.cancel_dump_traceback_later()
+        self.is_armed = False
 
 
 class StandardStreams:

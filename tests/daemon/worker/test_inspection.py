@@ -14,11 +14,11 @@ from taskqueue import Scheduler, Status
 from taskqueue.daemon.protocol.messages import Ended, Message, RunsHandedBack, WorkerChanged
 from taskqueue.daemon.runtime.child_process import CHILDREN_FOR
 from taskqueue.daemon.worker import process_attributes
-from taskqueue.daemon.worker.inspection import DESCRIPTORS, THREADS, LeftProcesses
+from taskqueue.daemon.worker.inspection import DESCRIPTORS, THREADS, LeftProcesses, _demand, _Use
 from taskqueue.execution.run import Run
 from taskqueue.store.open import open_store
 from tests.daemon.fake_node import FakeNode
-from tests.nodes import LIMIT, node
+from tests.nodes import LIMIT, eventually, node
 from tests.store.records import a_record
 
 
@@ -106,6 +106,48 @@ def test_a_dump_of_tracebacks_that_a_job_has_armed_ends_no_later_job(tmp_path: P
         scheduler.wait_for(jobs, timeout=LIMIT)
 
         assert (jobs[0].status, jobs[1].result) == (Status.DONE, 1)
+
+
+def test_a_dump_of_tracebacks_in_a_worker_of_many_runs_is_canceled_or_replaces_it(tmp_path: Path) -> None:
+    (tmp_path / "arming.py").write_text(
+        "import asyncio, faulthandler, pathlib\nfrom taskqueue import Job\n"
+        "class Arms(Job):\n    options = {'concurrency': 2}\n    async def start(self):\n"
+        "        if not self.data:\n            faulthandler.dump_traceback_later(3600, exit=True)\n"
+        "        while self.data and not pathlib.Path(self.data).exists():\n            await asyncio.sleep(0.01)\n"
+    )
+    url, go = f"sqlite:///{tmp_path}/jobs.db", tmp_path / "go"
+    with node(url, tmp_path, "--max-children", "1") as started, Scheduler(url) as scheduler:
+        alone = scheduler.add_job("arming:Arms")
+        eventually(lambda: f"armed dump of tracebacks: {alone.id}" in started.log.read_text())
+
+        scheduler.add_job("arming:Arms", str(go))
+        scheduler.add_job("arming:Arms")
+        eventually(lambda: "a job changed its armed dump of tracebacks while these jobs" in started.log.read_text())
+        go.touch()
+
+
+def test_a_dump_of_tracebacks_that_its_job_cancels_is_no_change(tmp_path: Path) -> None:
+    (tmp_path / "canceling.py").write_text(
+        "import faulthandler\nfrom taskqueue import Job\n"
+        "class Cancels(Job):\n    def start(self):\n        faulthandler.dump_traceback_later(3600)\n"
+        "        if self.data:\n            faulthandler.cancel_dump_traceback_later()\n"
+    )
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with node(url, tmp_path, "--max-children", "1") as started, Scheduler(url) as scheduler:
+        jobs = [scheduler.add_job("canceling:Cancels", cancels) for cancels in (True, False)]
+        scheduler.wait_for(jobs, timeout=LIMIT)
+        eventually(lambda: f"armed dump of tracebacks: {jobs[1].id}" in started.log.read_text())
+
+        assert f"armed dump of tracebacks: {jobs[0].id}" not in started.log.read_text()
+
+
+def test_a_thread_that_waits_for_a_processor_uses_it_only_if_it_is_busy() -> None:
+    before = {"busy": _Use(10**9, 0, 9), "polls": _Use(10**9, 0, 9)}
+    busy, polls = _Use(10**9 + 19_000_000, 5_300_000_000, 17), _Use(10**9 + 7_000_000, 2_100_000_000, 312)
+
+    assert _demand(before, {"busy": busy, "polls": before["polls"]}) == 5.319
+    assert _demand(before, {"busy": before["busy"], "polls": polls}) == 0.007
+    assert _demand({}, {"new": _Use(4_000_000_000, 1_000_000_000, 900)}) == 5.0
 
 
 def test_a_timer_that_a_module_sets_when_it_is_imported_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
