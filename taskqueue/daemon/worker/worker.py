@@ -162,7 +162,7 @@ class Worker:
         """Return the next message; None if the worker may have to exit instead."""
         if self._received_early:
             return self._received_early.popleft()
-        payload = self._channel.take() or self._channel.wait(0)  # a run given ahead, before the end of the last is sent
+        payload = self._channel.take() or self._channel.wait(0)  # the next run may have come during the last one
         if payload is None:
             self._flush()  # first: a caller may wait for the result of this job
             os.sched_yield()  # the manager, which hands on the end of the last run, often waits for this processor
@@ -204,11 +204,11 @@ class Worker:
             return
         self._interrupts.begin(self._number)
         child_process.title(f"worker {run.job.rpartition(':')[2]} {run.id}")
-        if run.not_before is not None:
-            self._wait_until(run.not_before)
         if self._unsent or self._channel.unsent:  # the end of the previous run, before the start of this one
             self._flush()
             self._channel.flush_blocking()
+        if run.not_before is not None:
+            self._wait_until(run.not_before)
         context = WorkerContext(
             run,
             self._number,

@@ -104,6 +104,19 @@ def test_a_run_that_comes_ahead_of_its_time_begins_then_and_not_before(fake_node
     assert began_at - asked_at > 0.199
 
 
+def test_the_end_of_a_run_is_reported_before_the_time_of_the_next_one() -> None:
+    with FakeNode(max_children=1) as fake_node:
+        for _ in range(20):
+            worker = fake_node.result(fake_node.run("Echo"))["pid"]
+        ending = [fake_node.run("Echo") for _ in range(5)]  # short runs, so that the next one is given ahead
+        fake_node.run("Echo", not_before=time.monotonic() + 3600)
+
+        try:
+            assert {fake_node.result(run)["pid"] for run in ending} == {worker}
+        finally:
+            os.kill(worker, signal.SIGTERM)
+
+
 def test_a_worker_that_is_to_leave_does_not_wait_for_the_time_of_its_run() -> None:
     with FakeNode(max_children=1) as fake_node:
         worker = fake_node.result(fake_node.run("Echo"))["pid"]
