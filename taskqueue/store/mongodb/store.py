@@ -16,7 +16,10 @@ from taskqueue.store import Disagreement, Disagreements
 from taskqueue.store.arguments import check_topic
 from taskqueue.store.bell import WORK, Bell
 from taskqueue.store.fan_out import OpenBells, PollBell
-from taskqueue.store.mongodb import analytics, audit, derived_fields, diagnosis, index_repair, leases, log_lines
+from taskqueue.store.mongodb import analytics, derived_fields, diagnosis, index_repair
+from taskqueue.store.mongodb import audit as stored_audit
+from taskqueue.store.mongodb import leases as stored_leases
+from taskqueue.store.mongodb import log_lines as stored_log_lines
 from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.bells import HostBells
 from taskqueue.store.mongodb.caller_transaction import SessionInserts
@@ -125,12 +128,12 @@ class MongoStore:
     orphaned = indexed(_part("_renewals", Renewals.orphaned))
     held = indexed(_part("_renewals", Renewals.held))
     holders = indexed(_part("_renewals", Renewals.holders))
-    acquire = _part("_connection", leases.acquire)
-    resign = _part("_connection", leases.resign)
-    log_lines = _part("_connection", log_lines.of_job)
+    acquire = _part("_connection", stored_leases.acquire)
+    resign = _part("_connection", stored_leases.resign)
+    log_lines = _part("_connection", stored_log_lines.of_job)
     limit_usage = indexed(_part("_limit_use", LimitUse.usage))
     rate_ends = indexed(_part("_limit_use", LimitUse.rate_ends))
-    leases = _part("_connection", leases.leases)
+    leases = _part("_connection", stored_leases.leases)
     schedules = _part("_schedules", Schedules.find)
     due = indexed(_part("_schedules", Schedules.due))
     replace_schedule = _part("_schedules", Schedules.replace)
@@ -141,8 +144,8 @@ class MongoStore:
     events = _part("_event_log", EventLog.since, is_flushed=True)
     cursor_at = _part("_event_log", EventLog.cursor_at, is_flushed=True)
     events_of = _part("_event_log", EventLog.of_job, is_flushed=True)
-    record_action = _part("_connection", audit.record)
-    audit = _part("_connection", audit.entries)
+    record_action = _part("_connection", stored_audit.record)
+    audit = _part("_connection", stored_audit.entries)
     diagnose = _part("_connection", diagnosis.diagnose)
     strains = _part("_connection", diagnosis.strains)
 
