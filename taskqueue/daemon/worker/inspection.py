@@ -262,10 +262,11 @@ def _uses() -> dict[str, _Use] | None:
     uses = {}
     try:
         for thread in os.listdir("/proc/self/task"):
-            # It may have ended, and few kernels do not show this.
-            with suppress(FileNotFoundError, ProcessLookupError, ValueError, TypeError):
-                with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
-                    uses[thread] = _Use(*map(int, file.read().split()))
+            with (  # it may have ended, and few kernels do not show this
+                suppress(FileNotFoundError, ProcessLookupError, ValueError, TypeError),
+                open(f"/proc/self/task/{thread}/schedstat", "rb") as file,
+            ):
+                uses[thread] = _Use(*map(int, file.read().split()))
     except OSError:
         return None
     return uses
