@@ -16,6 +16,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from taskqueue import Scheduler
+from taskqueue.insight.overview_reader import Overview, OverviewReader
 from taskqueue.model.record import Holder, Status
 from taskqueue.model.schedules.schedule import definition
 from taskqueue.model.timestamps import MILLISECOND, whole
@@ -144,15 +145,18 @@ def test_a_form_whose_count_is_no_time_is_refused(scheduler: Scheduler, browser:
 def test_who_acts_does_not_wait_for_one_who_reads_the_store(url: str) -> None:
     begun, gate = threading.Event(), threading.Event()
 
-    class Slow(Scheduler):
-        def stats(self) -> dict[str, Any]:
+    class SlowReader(OverviewReader):
+        def read(self) -> Overview:
             begun.set()
             assert gate.wait(LIMIT)
-            return super().stats()
+            return super().read()
+
+    class Slow(Scheduler):
+        def overview_reader(self) -> OverviewReader:
+            return SlowReader(self._connections.store)
 
     with Slow(url) as slow:
         overviews = Overviews(slow)
-        overviews.read()
         reading, acting = threading.Thread(target=overviews.numbers), threading.Thread(target=overviews.now)
         reading.start()
         try:
