@@ -159,19 +159,24 @@ class PostgreSQL:
         subprocess.run(["cp", "--archive", first.data, self.data], check=True)
 
     def _initialize(self) -> None:
-        """Make an empty database cluster whose only user has a password: other users of the host reach the port."""
+        """Make an empty database cluster whose only user has a password: other users of the host reach the port.
+
+        It gets its name when it is whole: a process that is killed here leaves no half of it to others.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         password = self.folder / "password"
         password.write_text(self.password)
-        command = [*command_of(programs() / "initdb", UNPACKED), "--pgdata", str(self.data)]
+        made = self.folder / f"data-{os.getpid()}"
+        command = [*command_of(programs() / "initdb", UNPACKED), "--pgdata", str(made)]
         command += ["--username", USER, "--pwfile", str(password)]
         command += ["--auth=password", "--encoding=UTF8", "--locale=C", "--no-sync"]
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         if done.returncode:
-            shutil.rmtree(self.data, ignore_errors=True)
+            shutil.rmtree(made, ignore_errors=True)
             raise ServerMissing(f"initdb ended with {done.returncode}: {done.stdout[-2000:]}")
+        made.rename(self.data)
 
     def _launch(self, port: int) -> None:
         self.port = port

@@ -20,17 +20,11 @@ import pytest
 from pymongo import MongoClient
 from pymongo.write_concern import WriteConcern
 
-from tests.conftest import compiled_once, folder_in_memory
+from tests.conftest import compiled_once
 from tests.keeper import Run, lost_servers, shared_server
 from tests.nodes import LIMIT, eventually
 from tests.postgresql import OLDEST, PostgreSQL
 from tests.servers import Cluster, ServerMissing, with_database
-
-
-def test_the_files_of_a_run_are_in_memory_if_it_has_room_and_no_other_place_is_named() -> None:
-    assert folder_in_memory({}, room=0) == "/dev/shm"
-    assert folder_in_memory({}, room=1 << 60) is None
-    assert folder_in_memory({"TMPDIR": "/var/tmp"}, room=0) is None
 
 
 def test_all_processes_collect_at_once_after_the_first(tmp_path: Path) -> None:
@@ -145,6 +139,21 @@ def test_a_postgresql_server_has_the_settings_of_its_test(tmp_path: Path) -> Non
 def test_a_postgresql_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(ServerMissing, match='unrecognized configuration parameter "warp"'):
         PostgreSQL(tmp_path / "postgresql", warp="9").start()
+
+
+def test_a_database_cluster_that_a_killed_process_was_making_is_not_copied(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from tests import postgresql
+postgresql.template = Path({str(tmp_path / "template")!r})
+with postgresql.PostgreSQL(Path({str(tmp_path)!r}) / sys.argv[1]): pass
+"""
+    with subprocess.Popen([sys.executable, "-c", code, "first"]) as first:
+        eventually(lambda: any((tmp_path / "template").glob("data*")))
+        first.send_signal(signal.SIGKILL)
+
+    subprocess.run([sys.executable, "-c", code, "second"], check=True)
 
 
 @pytest.fixture
