@@ -10,10 +10,9 @@ import os
 import resource
 import shutil
 import signal
-import tempfile
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,16 +22,14 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 from tests import distribution, fork_server, postgresql
 from tests.keeper import Run, end_keepers, lost_servers, shared_server
 from tests.postgresql import PostgreSQL
+from tests.run_folder import run_folder
 from tests.servers import Cluster
 
 RUN = pytest.StashKey[Run]()
+KEEPS_FOLDER = pytest.StashKey[bool]()
 TESTS = Path(__file__).parent
 PR_GET_CHILD_SUBREAPER = 37
 RLIMIT_LOCKS = 10
-MEMORY = Path("/dev/shm")
-ROOM_IN_MEMORY = 4 << 30
-"""Bytes that a run may need for its folders: about half of them at its peak."""
-
 THREADS_END_WITHIN = 30.0
 """Seconds: the threads of a closed MongoDB client look for their end from time to time."""
 
@@ -41,6 +38,7 @@ settings.register_profile("long", deadline=None, suppress_health_check=[HealthCh
 settings.register_profile("everyday", settings.get_profile("long"), max_examples=30)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest notes where folders of tests shall be
 def pytest_configure(config: pytest.Config) -> None:
     """Forget what the caller's shell left behind, and note which run this process belongs to."""
     settings.load_profile("everyday" if config.getoption("markexpr") == "not long" else "long")
@@ -50,8 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith("TASKQUEUE_")]:
         del os.environ[name]
     if is_controller(config):
-        tempfile.tempdir = folder_in_memory(os.environ)
-        run = Run(folder=Path(tempfile.mkdtemp(prefix="taskqueue-tests-")), controller=os.getpid())
+        run = Run(folder=run_folder(os.environ), controller=os.getpid())
+        config.option.basetemp = config.option.basetemp or run.folder / "tests"
     else:
         given = cast(Any, config).workerinput
         run = Run(folder=Path(given["run_folder"]), controller=given["run_controller"])
@@ -78,12 +76,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"Fork servers of this run had errors:\n{text}")
 
 
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Note whether the folders of tests may say why some failed; the next run removes them."""
+    session.config.stash[KEEPS_FOLDER] = exitstatus in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End the servers of this process and of the run; those of the run end by themselves if it does not come so far."""
     fork_server.end()
     if RUN in config.stash and is_controller(config):
         end_keepers(config.stash[RUN])
-        shutil.rmtree(config.stash[RUN].folder, ignore_errors=True)
+        if not config.stash.get(KEEPS_FOLDER, False):
+            shutil.rmtree(config.stash[RUN].folder, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -161,15 +165,6 @@ def pytest_collection_finish() -> None:
 def is_controller(config: pytest.Config) -> bool:
     """Return whether this process controls the run, as opposed to a worker of pytest-xdist."""
     return not hasattr(config, "workerinput")
-
-
-def folder_in_memory(environment: Mapping[str, str], room: int = ROOM_IN_MEMORY) -> str | None:
-    """Return where a run keeps its files: in memory if that has room, or None for the usual place, as ``TMPDIR`` says.
-
-    Each commit waits for the disk, which takes most of the time of a test of a store.
-    """
-    is_free = "TMPDIR" not in environment and MEMORY.is_mount() and shutil.disk_usage(MEMORY).free >= room
-    return str(MEMORY) if is_free else None
 
 
 def keep_from_forks(config: pytest.Config) -> None:

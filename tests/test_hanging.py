@@ -56,7 +56,7 @@ def output_of_a_run(folder: Path, *options: str) -> str:
         subprocess.run(
             [sys.executable, "-m", "pytest", *dealt, *options, str(folder)],
             cwd=folder,
-            env={**environment, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            env={**environment, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "TMPDIR": str(folder)},
             stdout=output,
             stderr=subprocess.STDOUT,
             timeout=4 * LIMIT,
