@@ -77,15 +77,24 @@ class Preview(NamedTuple):
 
     number: int
     sample: list[Process]
-    is_complete: bool
-    """Whether all jobs were looked at: if not, more may match."""
+    since: datetime | None = None
+    """If set, only jobs that ended, or were added, at this time or later were looked at, and more may match."""
+    is_by_end: bool = False
+    """Whether ``since`` is a time of ends."""
 
 
-def preview(scheduler: Scheduler, query: Mapping[str, Any], limit: int, looks_at: int | None = LOOKS_AT) -> Preview:
-    """Return how many jobs match, with a sample of up to ``limit``.
+def preview(
+    scheduler: Scheduler,
+    query: Mapping[str, Any],
+    limit: int,
+    looks_at: int | None = LOOKS_AT,
+    order: str = "-created_at",
+) -> Preview:
+    """Return how many jobs match, with a sample of up to ``limit``, the first in this order.
 
-    If no index has them, only the last ``looks_at`` jobs of each status are looked at, in the order of ends, or of
-    additions if some have not ended. None looks at all.
+    If no index has them, only the last jobs are looked at, and the sample has the last of these. If all have ended,
+    they are those since the latest time from which a status has ``looks_at`` ends; otherwise the last ``looks_at`` that
+    were added, whatever their status. None looks at all.
     """
     parsed = parse(query)
     statuses = statuses_of(parsed) or [int(status) for status in Status]
@@ -98,10 +107,10 @@ def preview(scheduler: Scheduler, query: Mapping[str, Any], limit: int, looks_at
             field = "ended_at" if min(statuses) > Status.PROCESSING else "created_at"
             time = store.time_after(f"-{field}", looks_at, statuses)
     if time is None:
-        return Preview(scheduler.count_jobs(query), scheduler.find_jobs(query, limit=limit), is_complete=True)
+        return Preview(scheduler.count_jobs(query), scheduler.find_jobs(query, order=order, limit=limit))
     near = {"$and": [query, {field: {"$gte": time}}]}
     sample = scheduler.find_jobs(near, order=f"-{field}", limit=limit)
-    return Preview(scheduler.count_jobs(near), sample, is_complete=False)
+    return Preview(scheduler.count_jobs(near), sample, time, is_by_end=field == "ended_at")
 
 
 def _time_after(

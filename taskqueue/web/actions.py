@@ -167,9 +167,11 @@ class Actions:
     ) -> Preview:
         """Return how many jobs an action on all that match concerns, those before ``at`` or all, and some of them.
 
-        ``looks_at`` bounds how many jobs are looked at.
+        ``looks_at`` bounds how many jobs are looked at. Unless it does, the sample of an action that concerns up to
+        ``MOST_AT_ONCE`` has the first of these.
         """
-        return preview(self.scheduler, self._meant(action, query, at), SAMPLE, looks_at)
+        order = "created_at" if action in ONLY else "-created_at"
+        return preview(self.scheduler, self._meant(action, query, at), SAMPLE, looks_at, order)
 
     def act_on_matching(self, action: str, query: Mapping[str, Any], at: datetime, reason: str = "") -> int:
         """Do ``cancel``, ``give-up``, ``run-again`` or ``start-now`` to the jobs that match; return how many.

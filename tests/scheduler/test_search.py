@@ -163,4 +163,4 @@ def test_a_preview_looks_at_the_last_jobs_unless_an_index_has_them(
 ) -> None:
     matching = preview(scheduler, query, 2, looks_at)
 
-    assert (matching.number, matching.is_complete, len(matching.sample)) == (number, is_complete, min(number, 2))
+    assert (matching.number, matching.since is None, len(matching.sample)) == (number, is_complete, min(number, 2))

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 from taskqueue import Scheduler
 from taskqueue.insight.overview_reader import Overview, OverviewReader
-from taskqueue.model.record import Holder, Status
+from taskqueue.model.record import Cause, Holder, Status
 from taskqueue.model.schedules.schedule import definition
 from taskqueue.model.timestamps import MILLISECOND, whole
 from taskqueue.scheduler.connection import StoreOpener
@@ -25,6 +25,7 @@ from taskqueue.scheduler.search import LOOKS_AT
 from taskqueue.store import ClaimRequest
 from taskqueue.store.open import open_store
 from taskqueue.web import app
+from taskqueue.web.actions import MOST_AT_ONCE
 from taskqueue.web.overviews import Overviews
 from tests.nodes import LIMIT
 from tests.store.records import BROKEN, a_record
@@ -47,6 +48,11 @@ def asked(browser: TestClient, path: str) -> dict[str, str]:
     answer = browser.get(path)
     assert answer.status_code == 200, answer.text
     return fields(answer.text)
+
+
+def words_of(page: str) -> str:
+    """Return the text of a page."""
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", "", page)).split())
 
 
 @both
@@ -80,9 +86,53 @@ def test_the_question_looks_at_the_last_jobs_and_on_request_at_all(scheduler: Sc
 
     assert f"at least {LOOKS_AT + 1:,} jobs" in client.get(f"{question}Mail").text
     bounded = client.get(f"{question}Invoice").text
-    assert f"No ended job matches among the last {LOOKS_AT:,}" in bounded
+    assert f"No ended job matches among the jobs that ended since {now:%H:%M:%S}." in words_of(bounded)
     [address] = re.findall(r'href="([^"]*)">Look at all<', bounded)
     assert "<b>1 job</b>" in client.get(html.unescape(address)).text
+
+
+def test_the_question_says_from_when_on_jobs_of_any_status_were_looked_at(
+    scheduler: Scheduler, browser: MakeBrowser
+) -> None:
+    now = whole(datetime.now(timezone.utc))
+    failed = replace(a_record(job="shop:Mail"), status=Status.FAILED, ready_at=None, ended_at=now, error=BROKEN)
+    canceled = replace(failed, status=Status.CANCELED, error=None, ended_at=now - timedelta(hours=1))
+    few = [replace(failed, id=a_record().id, ended_at=now - timedelta(hours=2)) for _ in range(3)]
+    many = [replace(kind, id=a_record().id) for kind in (failed, canceled) for _ in range(LOOKS_AT + 1)]
+    scheduler._connections.store.add([*few, *many])
+    client = browser()
+    log_in(client)
+
+    page = words_of(client.get("/jobs/matching?action=again&class=shop:Mail").text)
+
+    assert f"at least {LOOKS_AT + 1:,} jobs. Only jobs that ended since {now:%H:%M:%S} were looked at." in page
+
+
+@pytest.mark.parametrize(
+    ("action", "does", "kind"), [("now", "Start {} now", "postponed"), ("give-up", "Give up {}", "retrying")]
+)
+def test_an_action_on_up_to_a_thousand_jobs_says_which(
+    scheduler: Scheduler, browser: MakeBrowser, action: str, does: str, kind: str
+) -> None:
+    now = whole(datetime.now(timezone.utc))
+    retried = replace(a_record(queue="mail"), status=Status.POSTPONED, cause=Cause.RETRY, error=BROKEN, ready_at=now)
+    ages = [timedelta(minutes=minute) for minute in range(MOST_AT_ONCE + 2)]
+    added = [replace(retried, id=a_record().id, created_at=now - age) for age in ages]
+    scheduler._connections.store.add(added)
+    client = browser()
+    log_in(client)
+
+    page = client.get(f"/jobs/matching?action={action}&queue=mail").text
+    assert page.count(does.format(f"{MOST_AT_ONCE:,} jobs")) == 2  # the title and the button
+    assert f"It is done to the {MOST_AT_ONCE:,} that were added first" in words_of(page)
+    assert (str(added[-1].id) in page, str(added[0].id) in page) == (True, False)
+
+    others = [replace(retried, id=a_record().id, queue="other", created_at=now) for _ in range(LOOKS_AT)]
+    scheduler._connections.store.add(others)
+    page = client.get(f"/jobs/matching?action={action}&queue=mail").text
+    assert page.count(does.format(f"up to {MOST_AT_ONCE:,} {kind} jobs")) == 2
+    assert f"at least 1 job. Only jobs that were added since {now:%H:%M:%S} were looked at." in words_of(page)
+    assert f"It is done to up to {MOST_AT_ONCE:,} that were added first; then do it again." in words_of(page)
 
 
 @both
