@@ -187,6 +187,8 @@ class Actions:
             self._check_all_declared(meant)
             with self._acting("run again", "jobs", query=shown):
                 return len(self.scheduler.recover_jobs(meant))
+        if action != "cancel":
+            raise ValueError(f"action={action!r}: use cancel, {', '.join(ONLY)} or run-again")
         if self.viewer.user.queues is not None:
             self._check_followers([process.id for process in self.scheduler.get_jobs(meant)])
         with self._acting("cancel", "jobs", query=shown, number=self.scheduler.count_jobs(meant), reason=reason):

@@ -27,6 +27,8 @@ from taskqueue.store.open import open_store
 from taskqueue.web import app
 from taskqueue.web.actions import MOST_AT_ONCE
 from taskqueue.web.overviews import Overviews
+from taskqueue.web.users import Role, User
+from taskqueue.web.viewers import Viewer
 from tests.nodes import LIMIT
 from tests.store.records import BROKEN, a_record
 from tests.web import jobs
@@ -182,6 +184,17 @@ def test_a_count_over_http_says_when_it_was_made(scheduler: Scheduler, browser: 
     assert (counted["found"], answers) == (1, [1, 0])
     wrong = client.post("/api/v1/jobs/matching", json={**again, "at": "soonish"}, headers=headers)
     assert (wrong.status_code, "soonish" in wrong.json()["detail"]) == (422, True)
+
+
+def test_an_unknown_action_on_all_that_match_cancels_nothing(scheduler: Scheduler) -> None:
+    waiting = scheduler.add_job(jobs.Mail)
+    viewer = Viewer(user=User(name="olaf", role=Role.OPERATOR), address="127.0.0.1", proof="local")
+    actions = app(scheduler, local=True).state.dashboard.actions(viewer)
+
+    with pytest.raises(ValueError, match="action='requeue': use cancel, give-up, start-now or run-again"):
+        actions.act_on_matching("requeue", {}, whole(datetime.now(timezone.utc)) + timedelta(hours=1))
+
+    assert waiting.refresh().status is Status.WAITING
 
 
 def test_a_form_whose_count_is_no_time_is_refused(scheduler: Scheduler, browser: MakeBrowser) -> None:
@@ -600,6 +613,28 @@ def test_the_end_and_the_tags_of_a_schedule_are_those_of_the_form(scheduler: Sch
     saved(operator, "nightly", until="", max_runs="", tags="", confirm="yes")
     endless = scheduler.get_schedule("nightly").snapshot
     assert (endless.until, endless.max_runs, endless.template.tags) == (None, None, ())
+
+
+def test_the_preview_shows_the_tags_of_a_schedule_as_they_are_stored(
+    scheduler: Scheduler, operator: TestClient
+) -> None:
+    scheduler.schedule("nightly", jobs.Mail, cron="0 2 * * *", tags=["a"])
+
+    changed = saved(operator, "nightly", tags="  b \r\n\r\n c\r\n")
+    unchanged = saved(operator, "nightly", overlap="allow", tags=" a\r\n\r\n")
+
+    assert re.findall('<th scope="row">(.*?)</th><td>(.*?)</td><td>(.*?)</td>', changed) == [("tags", "a", "b, c")]
+    assert re.findall('<th scope="row">(.*?)</th>', unchanged) == ["overlap"]
+
+
+def test_empty_lines_do_not_turn_the_tags_of_a_class_into_those_of_its_schedule(
+    scheduler: Scheduler, operator: TestClient
+) -> None:
+    scheduler.schedule("nightly", jobs.Mail, cron="0 2 * * *")
+
+    saved(operator, "nightly", tags="\r\n \r\n", overlap="allow", confirm="yes")
+
+    assert "tags" not in scheduler.get_schedule("nightly").snapshot.template.given
 
 
 def test_a_relative_end_of_a_schedule_counts_from_its_preview(scheduler: Scheduler, operator: TestClient) -> None:

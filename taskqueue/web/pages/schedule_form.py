@@ -58,6 +58,8 @@ def save_schedule(view: View) -> Any:
     current = _fields(view, old)
     given = given_of(view, current)
     name = old.name if old else given["name"]
+    if given["tags"] != current["tags"]:
+        given["tags"] = "\n".join(tags_of(given["tags"], old.template.tags if old else ()))
     try:
         if given["until"] and given["until"] != current["until"]:
             given["until"] = _time(moment_of(given["until"], view.overviews.now().replace(microsecond=0)))
@@ -149,7 +151,7 @@ def _options(
     options["until"] = given["until"] or None
     options["max_runs"] = integer("max_runs", given["max_runs"], "a whole number") if given["max_runs"] else None
     if given["tags"] != current["tags"]:
-        options["tags"] = tags_of(given["tags"], old.template.tags if old else ())
+        options["tags"] = tuple(filter(None, given["tags"].split("\n")))
     if given["queue"] and "queue" not in of_class:
         options["queue"] = given["queue"]
     if given["priority"] and "priority" not in of_class:
