@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from taskqueue import Limit, Rate, Scheduler
-from taskqueue.insight.limit_states import limit_states, limit_uses
+from taskqueue.insight.limit_states import MOST_COUNTED_KEYS, limit_states, limit_uses
 from taskqueue.model.history import MOST_CLASSES
 from taskqueue.model.record import Holder
 from taskqueue.store import ClaimRequest, Store
@@ -63,6 +63,21 @@ def test_the_use_of_a_limit_by_keys_is_that_of_its_fullest_key(blocking: Schedul
     assert limit_uses(store) == {
         "limit:tests.scheduler.jobs:Echo by=customer": (2, 2, 2),
         "limit:name=stripe": (3, 9, 2),
+    }
+
+
+def test_all_waiting_jobs_of_a_limit_count_and_other_limits_beside_its_many_keys(
+    blocking: Scheduler, store: Store
+) -> None:
+    blocking.add_job(Echo, limits="1 name=api")
+    claim(store, 1)
+    number = MOST_COUNTED_KEYS + 50
+    by_customer = Limit(2, by="customer")
+    blocking.add_jobs((Echo, {"customer": customer}, {"limits": by_customer}) for customer in range(number))
+
+    assert limit_uses(store) == {
+        "limit:tests.scheduler.jobs:Echo by=customer": (0, 2, number),
+        "limit:name=api": (1, 1, 0),
     }
 
 

@@ -34,7 +34,7 @@ Row = tuple[Sequence[str], float]
 _OF_LIMITS = (
     ("limit_used", "Places that are taken, of the fullest key of the limit.", 0),
     ("limit_size", "Places that this key has.", 1),
-    ("limit_waiting", "Jobs with the limit that wait, for whatever reason.", 2),
+    ("limit_waiting", "Jobs with the limit that wait, for whatever reason, of 20,000 that are read.", 2),
 )
 _OF_QUEUES = (("added", "Jobs that were added."), ("expired", "Jobs that were canceled because they expired."))
 _SEVERITIES = (Level.WARNING, Level.ERROR)
