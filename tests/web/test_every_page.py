@@ -7,7 +7,7 @@ import re
 import time
 from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from bson import ObjectId
@@ -15,6 +15,8 @@ from starlette.testclient import TestClient
 
 from taskqueue import Scheduler, workflows
 from taskqueue.model.record import Cause, Failure, Holder, Options
+from taskqueue.model.timestamps import whole
+from taskqueue.scheduler.connection import StoreOpener
 from taskqueue.scheduler.event import EventSnapshot
 from taskqueue.store import ClaimRequest, Event, Lease
 from taskqueue.store.open import open_store
@@ -341,6 +343,18 @@ def test_a_list_says_when_a_scheduled_job_is_due(scheduler: Scheduler) -> None:
         page = browser.get("/jobs?status=scheduled").text
 
     assert re.search(r">scheduled, in (3 h|179 min|180 min)<", page)
+
+
+@pytest.mark.parametrize("ahead", [timedelta(hours=-5), timedelta(hours=5)])
+def test_a_list_says_how_late_a_scheduled_job_is_by_the_clock_of_the_store(url: str, ahead: timedelta) -> None:
+    now = whole(datetime.now(timezone.utc)) + ahead
+    with Scheduler(StoreOpener(open=lambda: open_store(url, lambda: now))) as scheduler:
+        scheduler._connections.store.add([postponed(now - timedelta(hours=3)), postponed(now + timedelta(hours=9))])
+        client = ("127.0.0.1", 5000)
+        with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
+            page = browser.get("/jobs").text
+
+    assert re.findall(r'<td class="spare cut" title="([^"]*)', page) == ["added, in 9 h", "added, due 3 h ago"]
 
 
 def test_what_is_changed_over_http_is_seen_by_the_next_page(scheduler: Scheduler) -> None:

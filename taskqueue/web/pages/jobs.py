@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
@@ -215,11 +215,11 @@ def recent_names(view: View, stats: Mapping[str, Any]) -> Names:
 def rows_of(view: View, processes: Iterable[Process], job_filter: JobFilter | None = None) -> list[Row]:
     """Return the jobs as rows; pauses and limits are asked for only if a job waits."""
     listed = list(processes)
-    holds = holds_of(view.scheduler, listed)
+    holds, now = holds_of(view.scheduler, listed), view.overviews.now()
     return [
         Row(
             process=process,
-            cause=_cause(process.snapshot, holds, view.masking),
+            cause=_cause(process.snapshot, holds, view.masking, now),
             chips=[
                 chip
                 for chip in chips_of(view, process.snapshot, job_filter or JobFilter())
@@ -354,7 +354,7 @@ def _tab(job_filter: JobFilter, word: str, number: int | None, is_here: bool) ->
     return {"word": word, "address": address, "number": number, "is_here": is_here}
 
 
-def _cause(record: Record, holds: Controls, masking: Masking) -> str:
+def _cause(record: Record, holds: Controls, masking: Masking, now: datetime) -> str:
     """Return why the job has its status, in a few words."""
     said = record.cause.value.replace("_", " ")
     if record.status is Status.PROCESSING:
@@ -365,8 +365,8 @@ def _cause(record: Record, holds: Controls, masking: Masking) -> str:
     if record.error is not None and record.status is not Status.DONE:
         return f"{record.error.type.rpartition('.')[2]}: {record.error.message}"[:200]
     if record.status is Status.POSTPONED and record.ready_at is not None:
-        left = (record.ready_at - datetime.now(timezone.utc)).total_seconds()
-        return f"{said}, in {rough(max(0.0, left))}"
+        left = (record.ready_at - now).total_seconds()
+        return f"{said}, in {rough(left)}" if left > 0 else f"{said}, due {rough(-left)} ago"
     return "" if said in ("added", "returned") else said
 
 
