@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from taskqueue.insight.limit_states import LimitUse
 from taskqueue.insight.needs import Need
@@ -136,6 +136,17 @@ class SharedAnswers:
 KEPT_FOR = 1.0
 """How many seconds an overview is reused."""
 
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Kept(Generic[Value]):
+    """What was read of the store, when the read ended, and after which change it began."""
+
+    at: float
+    change: object
+    value: Value
+
 
 class Overviews:
     """The overviews of one dashboard."""
@@ -146,39 +157,41 @@ class Overviews:
         self._making = threading.Lock()
         self._counting = threading.Lock()
         self._made: OverviewReader | None = None
-        self._kept: tuple[float, Overview] | None = None
-        self._numbers: tuple[float, dict[str, Any]] | None = None
+        self._change = object()
+        self._kept: Kept[Overview] | None = None
+        self._numbers: Kept[dict[str, Any]] | None = None
 
     def read(self) -> Overview:
-        """Return the state of the store, read at most ``KEPT_FOR`` ago; others wait for the one that reads."""
+        """Return the state of the store, whose read ended at most ``KEPT_FOR`` ago; others wait for the one that reads.
+
+        The time counts from the end because a read may take longer than that on a busy machine.
+        """
         with self._lock:
-            if self._kept is None or time.monotonic() - self._kept[0] > KEPT_FOR:
+            state, change = self._fresh(self._kept, KEPT_FOR), self._change
+            if state is None:
                 state = self._read()
-                self._kept = time.monotonic(), state  # a read may take longer on a busy machine
-            return self._kept[1]
+                self._kept = Kept(time.monotonic(), change, state)
+            return state
 
     def needs(self) -> list[Need]:
         """Return what needs action, at most ``SILENCE`` ago: every page shows the number."""
-        cached = self._kept
-        if cached is None or time.monotonic() - cached[0] > SILENCE:
-            return self.read().needs
-        return cached[1].needs
+        return (self._fresh(self._kept, SILENCE) or self.read()).needs
 
     def numbers(self) -> dict[str, Any]:
-        """Return how many jobs there are (``Scheduler.stats``), at most ``KEPT_FOR`` ago."""
+        """Return how many jobs there are (``Scheduler.stats``), counted at most ``KEPT_FOR`` ago."""
         with self._counting:
-            cached = self._numbers
-            if cached is None or time.monotonic() - cached[0] > KEPT_FOR:
-                cached = self._numbers = time.monotonic(), self.numbers_now()
-            return cached[1]
+            numbers, change = self._fresh(self._numbers, KEPT_FOR), self._change
+            if numbers is None:
+                numbers = self.numbers_now()
+                self._numbers = Kept(time.monotonic(), change, numbers)
+            return numbers
 
     def numbers_now(self, due_after: float = SILENCE) -> dict[str, Any]:
         """Return how many jobs there are now (``Scheduler.stats``).
 
         If the last overview is older than ``due_after``, so that the caller needs another one, both share one count.
         """
-        cached = self._kept
-        if cached is not None and time.monotonic() - cached[0] <= due_after:
+        if self._fresh(self._kept, due_after) is not None:
             return self._scheduler.stats()
         state = self.read()
         waits = {queue.name: queue.oldest for queue in state.queues if queue.oldest is not None}
@@ -187,8 +200,7 @@ class Overviews:
 
     def forget(self) -> None:
         """Read the store again at the next call, because something has changed it."""
-        with self._lock:
-            self._kept = self._numbers = None
+        self._change = object()  # a read that has begun returns what is forgotten already
         if self._made is not None:
             self._made.forget()
 
@@ -217,6 +229,12 @@ class Overviews:
     def now(self) -> datetime:
         """Return the time of the store; an action does not wait for a reader."""
         return self._reader().now()
+
+    def _fresh(self, kept: Kept[Value] | None, seconds: float) -> Value | None:
+        """Return what was read, unless the read ended longer ago than this, or the store has been changed since."""
+        if kept is None or kept.change is not self._change or time.monotonic() - kept.at > seconds:
+            return None
+        return kept.value
 
     def _read(self) -> Overview:
         with wording.in_utc():
