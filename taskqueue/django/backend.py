@@ -95,7 +95,8 @@ class TaskBackend(BaseTaskBackend):
             process = self.scheduler.get_job(result_id)
         except JobNotFound as error:
             raise exceptions.TaskResultDoesNotExist(result_id) from error
-        if not isinstance(process.data, dict) or process.job != job_path(process.data.get("task", "")):
+        task = process.data.get("task") if isinstance(process.data, dict) else None
+        if not isinstance(task, str) or process.job != job_path(task):
             raise exceptions.TaskResultDoesNotExist(result_id)
         return result_of(process)
 

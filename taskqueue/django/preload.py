@@ -6,13 +6,15 @@ has opened is closed, since all workers would share it.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
+from importlib.util import find_spec
 
 import django
 from django.apps import apps
 from django.db import connections
+
+log = logging.getLogger(__name__)
 
 
 def _enable_own_loggers() -> None:
@@ -25,8 +27,11 @@ def _enable_own_loggers() -> None:
 if not apps.ready:
     django.setup()
     _enable_own_loggers()
-with contextlib.suppress(ImportError):  # the framework of tasks need not be installed
-    importlib.import_module(
-        "taskqueue.django.backend"
-    )  # jobs are loaded with it, whatever the settings were at the start
+# Jobs of tasks are loaded with the backend, whatever the settings were at the start. The framework of tasks need not be
+# installed, and jobs that are no tasks run with a version of it that the backend cannot use.
+try:
+    importlib.import_module("taskqueue.django.backend")
+except ImportError as error:
+    if any(map(find_spec, ("django.tasks", "django_tasks"))):
+        log.warning("tasks of Django cannot run here: %s", error)
 connections.close_all()

@@ -368,7 +368,14 @@ def test_the_jobs_of_a_task_are_known_by_its_path(shop: Project) -> None:
 
 def test_a_job_that_is_no_task_has_no_result(shop: Project) -> None:
     with Scheduler(shop.url) as scheduler:
-        others = [scheduler.add_job("shop.jobs:other", data).id for data in (None, {"task": "shop.tasks.ordered"})]
+        data = (None, {"task": "shop.tasks.ordered"}, {"task": 5})
+        others = [scheduler.add_job("shop.jobs:other", value).id for value in data]
 
     for id in others:
         assert "TaskResultDoesNotExist" in shop.managed("shell", "-c", f"{SHOW}backend.get_result('{id}')").stdout
+
+
+def test_a_backend_that_cannot_be_imported_is_reported_where_jobs_run(shop: Project) -> None:
+    code = "import sys; sys.modules['taskqueue.django.backend'] = None; import taskqueue.django.preload"
+
+    assert "tasks of Django cannot run here: import of taskqueue.django.backend halted" in shop.python(code)
