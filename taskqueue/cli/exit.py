@@ -170,7 +170,8 @@ def _wording(error: click.ClickException) -> str:
         way = _NO_ARGUMENTS.get(error.ctx.command.name)
         if way is not None and "extra argument" in message:
             message += f": {way}"
-        if isinstance(error.ctx.command, click.Group) and error.ctx.parent is not None:
+        is_name = not isinstance(error, click.NoSuchOption) and error.ctx.parent is not None
+        if is_name and isinstance(error.ctx.command, click.Group):
             message += f": use {', '.join(error.ctx.command.list_commands(error.ctx))}"
         return f"{message} (see {error.ctx.command_path} --help)"
     return error.format_message()

@@ -127,6 +127,12 @@ def test_a_name_in_place_of_a_subcommand_leads_to_the_subcommands(taskqueue: Tas
     assert "No such command 'nightly': use add, import, list" in taskqueue("schedule", "nightly", "shop:Job").complaint
 
 
+def test_a_wrong_option_of_a_group_does_not_lead_to_its_subcommands(taskqueue: Taskqueue) -> None:
+    assert taskqueue("schedule", "--foo").complaint == (
+        "taskqueue: No such option '--foo' (see taskqueue schedule --help)"
+    )
+
+
 def test_an_application_for_all_commands_is_not_needed(taskqueue: Taskqueue) -> None:
     assert "No such option: -A: jobs are found by their import path" in taskqueue("-A", "shop", "worker").complaint
 

@@ -364,10 +364,10 @@ def _sentences(thing: object) -> str:
 
 
 def _arguments(called: Callable[..., Any]) -> str:
-    """Return the parameters with their types, without the places of these."""
+    """Return the parameters with their types, without the places of these and without those that take no value."""
     shown = []
     for parameter in inspect.signature(called).parameters.values():
-        if parameter.name == "self":
+        if parameter.name == "self" or parameter.annotation == "Never":
             continue
         star = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
         star = "*" if parameter.kind is parameter.VAR_POSITIONAL else star
