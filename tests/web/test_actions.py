@@ -132,9 +132,10 @@ def test_an_action_on_up_to_a_thousand_jobs_says_which(
     others = [replace(retried, id=a_record().id, queue="other", created_at=now) for _ in range(LOOKS_AT)]
     scheduler._connections.store.add(others)
     page = client.get(f"/jobs/matching?action={action}&queue=mail").text
-    assert page.count(does.format(f"up to {MOST_AT_ONCE:,} {kind} jobs")) == 2
+    assert page.count(does.format(f"at most {MOST_AT_ONCE:,} {kind} jobs")) == 2
     assert f"at least 1 job. Only jobs that were added since {now:%H:%M:%S} were looked at." in words_of(page)
-    assert f"It is done to up to {MOST_AT_ONCE:,} that were added first; then do it again." in words_of(page)
+    assert f"It is done to at most {MOST_AT_ONCE:,} that were added first; then do it again." in words_of(page)
+    assert "The jobs that were added last are shown." in words_of(page)
 
 
 @both
