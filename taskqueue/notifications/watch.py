@@ -77,7 +77,7 @@ class Watch(Job):
             while time.monotonic() < until:
                 self.progress(0)
                 began = time.monotonic()
-                overview, limits = reader.read(), reader.limit_uses() if self.data["metrics"] else {}
+                overview, limits = reader.read(), reader.limit_uses() if self.data.get("metrics") else {}
                 took = time.monotonic() - began
                 for failed in sender.deliveries(overview):
                     self.checkpoint(_report(overview, limits, sender, failed))
