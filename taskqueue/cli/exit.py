@@ -16,6 +16,7 @@ from taskqueue import errors
 from taskqueue.cli import output
 from taskqueue.exit_codes import Exit
 from taskqueue.model import other_systems
+from taskqueue.model.environment import NODE_COMMAND
 from taskqueue.model.raw_value import flaw_of
 from taskqueue.model.wording import or_nearest
 from taskqueue.store.redaction import concealed, concealed_arguments, concealed_in
@@ -37,7 +38,7 @@ EXITS: Sequence[tuple[type[errors.TaskqueueError], Exit]] = (
 PREFIX = "TASKQUEUE_"
 
 _OF_ALL = (
-    *("TASKQUEUE_URL", "TASKQUEUE_RUNTIME_DIR", "TASKQUEUE_USERS"),
+    *("TASKQUEUE_URL", "TASKQUEUE_RUNTIME_DIR", "TASKQUEUE_USERS", NODE_COMMAND),
     *("TASKQUEUE_NOTIFY_KEY", "TASKQUEUE_NOTIFY_KEY_FILE"),
     *("TASKQUEUE_NOTIFY_PASSWORD", "TASKQUEUE_NOTIFY_PASSWORD_FILE"),
 )

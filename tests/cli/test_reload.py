@@ -74,7 +74,7 @@ def test_an_address_that_may_be_another_name_of_a_store_is_not_another_store(
 def test_a_node_that_does_not_answer_is_named(
     taskqueue: Callable[..., Answer], url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "no node of this user runs on this host" in taskqueue("reload").complaint
+    assert f"no node of this user and store {url} runs on this host" in taskqueue("reload").complaint
     with node(url, tmp_path, "--name", "web-1", *ONE) as running:
         eventually(lambda: taskqueue("health").code == Exit.OK)
         os.kill(running.pid, signal.SIGSTOP)
