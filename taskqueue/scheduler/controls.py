@@ -1,4 +1,4 @@
-"""Controls for all nodes of a store: pause queues, drain nodes, change limits and see who holds their places."""
+"""Controls for all nodes of a store: pause queues, drain nodes and change limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searches a list of jobs page by page; each page looks at a bounded number of jobs, however few match."""
+"""Searches a list of jobs page by page, or previews it; each looks at a bounded number of jobs, however few match."""
 
 from __future__ import annotations
 

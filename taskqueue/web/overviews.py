@@ -139,13 +139,38 @@ KEPT_FOR = 1.0
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True)
 class Kept(Generic[Value]):
-    """What was read of the store, when the read ended, and after which change it began."""
+    """What was last read of the store; threads that need it at once wait for the one that reads."""
 
-    at: float
-    change: object
-    value: Value
+    def __init__(self, read: Callable[[], Value]) -> None:
+        self._read = read
+        self._reading = threading.Lock()
+        self._change = object()
+        self._last: tuple[float, object, Value] | None = None
+        """When the last read ended, after which change it began, and what it returned."""
+
+    def fresh(self, seconds: float) -> Value | None:
+        """Return what was read, unless the read ended longer ago than this or began before the last change.
+
+        The time counts from the end because a read may take long on a busy machine.
+        """
+        if self._last is None:
+            return None
+        ended_at, change, value = self._last
+        return value if change is self._change and time.monotonic() - ended_at <= seconds else None
+
+    def read(self, seconds: float) -> Value:
+        """Return what was read, or read it again if that is not ``fresh``."""
+        with self._reading:
+            value, change = self.fresh(seconds), self._change
+            if value is None:
+                value = self._read()
+                self._last = time.monotonic(), change, value
+            return value
+
+    def forget(self) -> None:
+        """Read it again at the next call, because something has changed the store."""
+        self._change = object()  # a read that has begun returns what is forgotten already
 
 
 class Overviews:
@@ -153,45 +178,29 @@ class Overviews:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._lock = threading.Lock()
         self._making = threading.Lock()
-        self._counting = threading.Lock()
         self._made: OverviewReader | None = None
-        self._change = object()
-        self._kept: Kept[Overview] | None = None
-        self._numbers: Kept[dict[str, Any]] | None = None
+        self._state = Kept(self._read)
+        self._numbers = Kept(self.numbers_now)
 
     def read(self) -> Overview:
-        """Return the state of the store, whose read ended at most ``KEPT_FOR`` ago; others wait for the one that reads.
-
-        The time counts from the end because a read may take longer than that on a busy machine.
-        """
-        with self._lock:
-            state, change = self._fresh(self._kept, KEPT_FOR), self._change
-            if state is None:
-                state = self._read()
-                self._kept = Kept(time.monotonic(), change, state)
-            return state
+        """Return the state of the store, whose read ended at most ``KEPT_FOR`` ago."""
+        return self._state.read(KEPT_FOR)
 
     def needs(self) -> list[Need]:
         """Return what needs action, at most ``SILENCE`` ago: every page shows the number."""
-        return (self._fresh(self._kept, SILENCE) or self.read()).needs
+        return (self._state.fresh(SILENCE) or self.read()).needs
 
     def numbers(self) -> dict[str, Any]:
         """Return how many jobs there are (``Scheduler.stats``), counted at most ``KEPT_FOR`` ago."""
-        with self._counting:
-            numbers, change = self._fresh(self._numbers, KEPT_FOR), self._change
-            if numbers is None:
-                numbers = self.numbers_now()
-                self._numbers = Kept(time.monotonic(), change, numbers)
-            return numbers
+        return self._numbers.read(KEPT_FOR)
 
     def numbers_now(self, due_after: float = SILENCE) -> dict[str, Any]:
         """Return how many jobs there are now (``Scheduler.stats``).
 
         If the last overview is older than ``due_after``, so that the caller needs another one, both share one count.
         """
-        if self._fresh(self._kept, due_after) is not None:
+        if self._state.fresh(due_after) is not None:
             return self._scheduler.stats()
         state = self.read()
         waits = {queue.name: queue.oldest for queue in state.queues if queue.oldest is not None}
@@ -200,7 +209,8 @@ class Overviews:
 
     def forget(self) -> None:
         """Read the store again at the next call, because something has changed it."""
-        self._change = object()  # a read that has begun returns what is forgotten already
+        self._state.forget()
+        self._numbers.forget()
         if self._made is not None:
             self._made.forget()
 
@@ -229,12 +239,6 @@ class Overviews:
     def now(self) -> datetime:
         """Return the time of the store; an action does not wait for a reader."""
         return self._reader().now()
-
-    def _fresh(self, kept: Kept[Value] | None, seconds: float) -> Value | None:
-        """Return what was read, unless the read ended longer ago than this, or the store has been changed since."""
-        if kept is None or kept.change is not self._change or time.monotonic() - kept.at > seconds:
-            return None
-        return kept.value
 
     def _read(self) -> Overview:
         with wording.in_utc():

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from taskqueue import Again, Cron, Custom, Every, Fail, Job, Schedule, Scheduler, Status
+from taskqueue import Again, Cron, Custom, Every, Fail, Job, Process, Schedule, Scheduler, Status
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.schedules import RETRY_AFTER, ScheduleRunner
 from taskqueue.errors import InvalidJob, InvalidOption, ScheduleNotFound, StoreContended, StoreUnavailable
@@ -531,12 +531,18 @@ class CutOff(Contended):
         raise StoreUnavailable(self.url, "it is gone", "wait")
 
 
-def test_the_previous_job_gives_way_even_if_the_node_dies_just_then(scheduler: Scheduler, store: Store) -> None:
+def fired_and_cut_off(scheduler: Scheduler, store: Store) -> Process:
+    """Return the job that a schedule has started before, which the node that fires it then could not cancel."""
     schedule = minutely(scheduler, every=hourly(store), overlap="cancel_previous")
     previous = schedule.trigger()
     begin_again(store, schedule)
     agenda(cast("Store", CutOff(store, "clean"))).fire_due()
     assert schedule.refresh().fired == 1
+    return previous
+
+
+def test_the_previous_job_gives_way_even_if_the_node_dies_just_then(scheduler: Scheduler, store: Store) -> None:
+    previous = fired_and_cut_off(scheduler, store)
 
     agenda(store).reconcile()
 
@@ -545,11 +551,7 @@ def test_the_previous_job_gives_way_even_if_the_node_dies_just_then(scheduler: S
 
 
 def test_the_previous_job_gives_way_to_the_last_one_of_a_schedule(scheduler: Scheduler, store: Store) -> None:
-    schedule = minutely(scheduler, every=hourly(store), overlap="cancel_previous")
-    previous = schedule.trigger()
-    begin_again(store, schedule)
-    agenda(cast("Store", CutOff(store, "clean"))).fire_due()
-    assert schedule.refresh().fired == 1
+    previous = fired_and_cut_off(scheduler, store)
     pause(store, "clean", "not today")
 
     agenda(store).reconcile()

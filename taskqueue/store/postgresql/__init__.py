@@ -1,4 +1,4 @@
-"""The relational store in a PostgreSQL database, for clusters: opens, finds or removes it."""
+"""The relational store in a PostgreSQL database, for clusters: opens, finds or removes it, and runs plain claims apart."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ from taskqueue.store.relational.transaction import Transaction
 MOST_GENERAL = 15
 """Maximum number of claims in a row that go the general way after a plain one was refused, which is the first of them.
 
-It is one after the first refusal, and about twice as many after each further one."""
+It is one after the first refusal, and about twice as many after each further one.
+"""
 
 
 def open_postgresql(url: str, clock: Callable[[], datetime] | None = None) -> PostgreSQLStore:

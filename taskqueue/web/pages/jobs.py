@@ -356,7 +356,7 @@ def _tab(job_filter: JobFilter, word: str, number: int | None, is_here: bool) ->
 
 def _cause(record: Record, holds: Controls, masking: Masking, now: datetime) -> str:
     """Return why the job has its status, in a few words."""
-    said = record.cause.value.replace("_", " ")
+    cause = record.cause.value.replace("_", " ")
     if record.status is Status.PROCESSING:
         where = f"on {record.holder.seat}" if record.holder else ""
         return ", ".join(filter(None, (record.progress_message, where)))
@@ -365,9 +365,9 @@ def _cause(record: Record, holds: Controls, masking: Masking, now: datetime) -> 
     if record.error is not None and record.status is not Status.DONE:
         return f"{record.error.type.rpartition('.')[2]}: {record.error.message}"[:200]
     if record.status is Status.POSTPONED and record.ready_at is not None:
-        left = (record.ready_at - now).total_seconds()
-        return f"{said}, in {rough(left)}" if left > 0 else f"{said}, due {rough(-left)} ago"
-    return "" if said in ("added", "returned") else said
+        seconds = (record.ready_at - now).total_seconds()
+        return f"{cause}, in {rough(seconds)}" if seconds > 0 else f"{cause}, due {rough(-seconds)} ago"
+    return "" if cause in ("added", "returned") else cause
 
 
 MOST_READ = 1000
