@@ -1,4 +1,4 @@
-"""The relational store in a PostgreSQL database, for clusters: opens, finds or removes it, and runs plain claims apart."""
+"""The relational store in a PostgreSQL database, for clusters: opens, finds or removes it; runs plain claims apart."""
 
 from __future__ import annotations
 
